@@ -16,6 +16,10 @@ typedef struct again {
     ts_rank *rank;
     ts_work *work; /* under way; NULL: it is not, or the caller waits in the call */
     bool posted;   /* the caller waits later */
+    /* Of operations that go as one: the last of them, which takes all along, and the next one. Of
+     * the last: the first, and where the elements of all lie side by side. */
+    struct again *with, *next, *first;
+    char *room;
 } again;
 
 static void again_destroy(void *context)
@@ -94,14 +98,73 @@ static const tsi_kept_kind *kind_of(const again *a)
     return a->posted ? &issue_kind : &meet_kind;
 }
 
+/* ---- operations that go as one --------------------------------------------------------------- */
+
+static tsi_block *source_of(again *a)
+{
+    return &a->call.local.base.in;
+}
+
+/* The elements of `like` in row-major order, from `at` on. */
+static tsi_block dense_at(char *at, const tsi_block *like)
+{
+    tsi_block block = *like;
+    int64_t stride = 1;
+    block.data = at;
+    for (int32_t d = block.ndim - 1; d >= 0; d--) {
+        block.stride[d] = stride;
+        stride *= block.extent[d];
+    }
+    return block;
+}
+
+/* Into the room of the last one, or from there to where the results of each belong. */
+static ts_status copy_all(const again *last, bool into)
+{
+    const tsi_device *cpu = tsi_device_host();
+    char *at = last->room;
+    for (again *a = last->first; a; a = a->next) {
+        const tsi_block *block = into ? source_of(a) : &a->call.local.base.out;
+        tsi_block packed = dense_at(at, block);
+        int64_t count = tsi_block_count(block);
+        at += count * (int64_t)ts_dtype_size((ts_dtype)block->dtype);
+        if (count > 0)
+            TSI_TRY(cpu->copy(cpu, into ? &packed : block, into ? block : &packed, NULL));
+    }
+    return TS_OK;
+}
+
+static ts_status pack(const again *last, tsi_work *work)
+{
+    int64_t count = 0;
+    for (again *a = last->first; a; a = a->next)
+        count += tsi_block_count(source_of(a));
+    work->in = (tsi_block){ .data = last->room, .dtype = work->in.dtype, .ndim = 1 };
+    work->in.extent[0] = count;
+    work->in.stride[0] = 1;
+    work->out = work->in;
+    work->print.count = count;
+    work->print.ndim = 1;
+    memset(work->print.extent, 0, sizeof work->print.extent);
+    work->print.extent[0] = count;
+    return copy_all(last, true);
+}
+
+static ts_status unpack(const again *last)
+{
+    return copy_all(last, false);
+}
+
 /* ---- issuing --------------------------------------------------------------------------------- */
 
 static ts_status issue_run(void *context)
 {
     again *a = context;
+    if (a->with && a->with != a) return TS_OK; /* it begins with the last of them */
     tsi_call call = a->call;
     a->rank->where = a->where;
     call.options.work = a->posted ? &a->work : NULL;
+    if (a->with) TSI_TRY(pack(a, &call.local.base));
     return tsi_call_issue(&call);
 }
 
@@ -147,9 +210,12 @@ ts_status tsi_again_issue(tsi_call *call)
 static ts_status wait_run(void *context)
 {
     again *a = context;
+    if (a->with) a = a->with;
     ts_work *work = a->work;
+    if (!work) return TS_OK; /* of those who wait for the same, the first did */
     a->work = NULL;
-    return ts_work_wait(work);
+    TSI_TRY(ts_work_wait(work));
+    return a->with ? unpack(a) : TS_OK;
 }
 
 ts_status tsi_again_wait(ts_work *work)
@@ -202,4 +268,51 @@ ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options)
     again *a = again_make(rank, options);
     if (!a) return TS_ERR_MEMORY;
     return run_and_keep(a, batch_end_run, &close_kind, options ? options->work : NULL);
+}
+
+/* ---- which go as one ------------------------------------------------------------------------- */
+
+static bool may_be_packed(const tsi_kept_work *work)
+{
+    if (work->run != issue_run) return false;
+    const again *a = work->context;
+    const tsi_work *base = &a->call.local.base;
+    return a->posted && base->print.kind == TSI_COMM_ALL_REDUCE &&
+           base->device == tsi_device_host();
+}
+
+bool tsi_again_alike(const tsi_kept_work *one, const tsi_kept_work *other)
+{
+    if (!may_be_packed(one) || !may_be_packed(other)) return false;
+    const again *a = one->context, *b = other->context;
+    const tsi_work *x = &a->call.local.base, *y = &b->call.local.base;
+    return x->team == y->team && x->print.dtype == y->print.dtype &&
+           x->print.reduce == y->print.reduce &&
+           a->call.options.channel == b->call.options.channel &&
+           a->call.options.timeout_ms == b->call.options.timeout_ms;
+}
+
+int64_t tsi_again_bytes(const tsi_kept_work *work)
+{
+    if (!may_be_packed(work)) return 0;
+    const tsi_block *in = source_of(work->context);
+    return tsi_block_count(in) * (int64_t)ts_dtype_size((ts_dtype)in->dtype);
+}
+
+void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *room)
+{
+    again *last = operation[count - 1]->context;
+    last->first = operation[0]->context;
+    last->room = room;
+    for (int64_t i = 0; i < count; i++) {
+        again *a = operation[i]->context;
+        a->with = last;
+        a->next = i + 1 < count ? operation[i + 1]->context : NULL;
+    }
+}
+
+void tsi_again_part(const tsi_kept *kept)
+{
+    for (int64_t i = 0; i < kept->count; i++)
+        if (kept->work[i].run == issue_run) ((again *)kept->work[i].context)->with = NULL;
 }

@@ -7,6 +7,7 @@
  *   keys     the piece of work that ends an action comes at the action's place; what else is kept
  *            for it (copies to and from buffers) comes when it is needed
  *   order    works.h: by these keys, as far as the memory that work touches allows
+ *   join     together.h: the operations of a bucket go as one, where all ranks can
  *
  * INV: a program that is refused changes nothing. What runs is right whatever the program says: the
  * program gives wishes, the works have the ties. */
@@ -16,8 +17,9 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "comm/again.h"
 #include "plan/program.h"
-#include "runtime/replay.h"
+#include "runtime/together.h"
 
 typedef struct matching {
     const tsi_step *recorded, *given;
@@ -152,8 +154,7 @@ static ts_status refuse_action(const matching *m, int32_t index)
 static ts_status match_action(matching *m, int32_t index)
 {
     const tsi_action *a = &m->to->action[index];
-    if (a->group >= 0 && a->what && strncmp(a->what, "bucket.", 7) == 0)
-        return match_bucket(m, a, index) ? TS_OK : refuse_action(m, index);
+    if (tsi_is_bucket(a)) return match_bucket(m, a, index) ? TS_OK : refuse_action(m, index);
     char *line = line_of(m->given, m->rank, a);
     if (!line) return tsi_fail_memory("a match", 100);
     int32_t found = find_line(m, line);
@@ -202,14 +203,18 @@ static void keys_of(const ts_step *s, const matching *m, int64_t *key)
     }
 }
 
-static ts_status order_by_program(ts_step *s, const ts_program *program, int64_t *key)
+static ts_status check_ranks(const ts_step *s, const tsi_step *given)
 {
-    int64_t ranks = s->rank->world->rank_count, me = s->rank->index;
-    const tsi_step *given = program->step;
-    if (given->wide || given->narrowed || given->rank_count != ranks)
-        return TSI_FAIL(
-            TS_ERR_ARG, "step: the program is of %d ranks%s, the step was recorded on %lld",
-            given->rank_count, given->wide ? ", some in one list" : "", (long long)ranks);
+    int64_t ranks = s->rank->world->rank_count;
+    if (!given->wide && !given->narrowed && given->rank_count == ranks) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "step: the program is of %d ranks%s, the step was recorded on %lld",
+                    given->rank_count, given->wide ? ", some in one list" : "", (long long)ranks);
+}
+
+static ts_status order_by_program(ts_step *s, const tsi_step *given, int64_t *key,
+                                  tsi_buckets *buckets)
+{
+    int64_t me = s->rank->index;
     matching m = { .recorded = s->value,
                    .given = given,
                    .from = tsi_step_list_of(s->value, me),
@@ -218,27 +223,43 @@ static ts_status order_by_program(ts_step *s, const ts_program *program, int64_t
     ts_status status = match(&m);
     if (status == TS_OK) status = tsi_step_prove(given, &(tsi_step_rules){ .buffered = true });
     if (status == TS_OK) keys_of(s, &m, key);
+    if (status == TS_OK) status = tsi_buckets_make(buckets, s, m.from, m.to, m.place);
     matching_end(&m);
     return status;
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_max,
-                         tsi_works_report *report)
+static ts_status order_works(ts_step *s, const tsi_step *given, int64_t bytes_max,
+                             tsi_buckets *buckets, tsi_works_report *report)
 {
-    if (s->captures)
-        return TSI_FAIL(TS_ERR_STATE, "step: the device has it as graphs; it keeps its order");
-    TSI_TRY(tsi_works_tie(&s->works));
-    if (s->works.unclear) return TS_OK; /* it does not fit anywhere else */
     int64_t *key = tsi_alloc_array((size_t)s->works.piece_count + 1, sizeof *key);
     if (!key) return tsi_fail_memory("an order of a step", (size_t)s->works.piece_count * 8);
     for (int64_t i = 0; i < s->works.piece_count; i++)
         key[i] = i;
-    ts_status status = program ? order_by_program(s, program, key) : TS_OK;
+    ts_status status = given ? order_by_program(s, given, key, buckets) : TS_OK;
     if (status == TS_OK)
-        status = tsi_works_order(&s->works, &s->kept, key, s->pool, bytes_max, report);
+        status = tsi_works_order(&s->works, &s->kept, key, &buckets->members, s->pool, bytes_max,
+                                 report);
     tsi_free(key);
+    return status;
+}
+
+static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_max,
+                         tsi_works_report *report, int64_t *joined)
+{
+    tsi_buckets buckets = { 0 };
+    const tsi_step *given = program ? program->step : NULL;
+    if (s->captures)
+        return TSI_FAIL(TS_ERR_STATE, "step: the device has it as graphs; it keeps its order");
+    TSI_TRY(tsi_works_tie(&s->works));
+    if (given) TSI_TRY(check_ranks(s, given));
+    ts_status status = TS_OK;
+    if (!s->works.unclear) /* else it does not fit anywhere else */
+        status = order_works(s, given, bytes_max, &buckets, report);
+    if (status == TS_OK && given)
+        status = tsi_buckets_join(&buckets, s, given, report->fits, joined);
+    tsi_buckets_release(&buckets);
     return status;
 }
 
@@ -251,7 +272,8 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     tsi_works_report report = { 0 };
     int64_t cap = bytes_max > 0 ? bytes_max : s->recorded_bytes;
     ts_step_order is = { .bytes_before = tsi_step_bytes(s) };
-    ts_status status = reorder(s, program, cap, &report);
+    tsi_again_part(&s->kept); /* on all ranks, whatever becomes of the order */
+    ts_status status = reorder(s, program, cap, &report, &is.joined);
     if (status == TS_OK && !report.fits && bytes_max > 0 && !s->works.unclear)
         status = TSI_FAIL(TS_ERR_ARG, "step: in that order it needs %lld bytes, the cap is %lld",
                           (long long)report.bytes, (long long)bytes_max);

@@ -85,16 +85,33 @@ typedef struct tsi_works_report {
     int64_t bytes_needed; /* the most that is in use at once */
     bool fits;            /* into the cap; else nothing is changed */
 } tsi_works_report;
+typedef struct tsi_member { /* of several pieces that should follow each other */
+    int32_t piece, until;   /* until: the piece that waits for it */
+    bool follows;           /* in: it should follow the member before it; out: it does */
+    int64_t bytes;          /* that it needs, beside those that follow it, until then */
+    char *room;             /* out, of the first of them: for the bytes of all; NULL: none */
+} tsi_member;
+typedef struct tsi_members { /* in the order that they keep */
+    tsi_member *member;
+    int64_t count;
+} tsi_members;
 /* Puts the list into the order of the keys, one per piece, and its blocks into an arena of at most
- * bytes_max bytes with what stays; 0: no cap. Without memory nothing is changed. */
-ts_status tsi_works_order(tsi_works *works, tsi_kept *kept, const int64_t *key, tsi_pool *pool,
-                          int64_t bytes_max, tsi_works_report *report);
+ * bytes_max bytes with what stays; 0: no cap. Without memory nothing is changed. Members come
+ * together where the ties allow it, if there is room for that. */
+ts_status tsi_works_order(tsi_works *works, tsi_kept *kept, const int64_t *key,
+                          const tsi_members *members, tsi_pool *pool, int64_t bytes_max,
+                          tsi_works_report *report);
 
 /* ---- parts, pure ----------------------------------------------------------------------------- */
 /* Pieces 0..count-1 by their keys, such that of each pair the first comes first; ties of keys as
  * they stood. Pairs go from smaller to larger numbers. */
 ts_status tsi_pieces_by_key(int64_t count, const int32_t *pair, int64_t pair_count,
                             const int64_t *key, int32_t *order);
+
+/* Changes an order that keeps the pairs such that members which should follow others do, as far as
+ * the pairs allow: each goes down to the next, and takes along what must come after it. */
+ts_status tsi_pieces_together(int64_t count, const int32_t *pair, int64_t pair_count,
+                              const tsi_members *members, int32_t *order);
 
 typedef struct tsi_span_of_use { /* of a block, in places of the order; last < first: not used */
     int64_t bytes;

@@ -110,6 +110,100 @@ ts_status tsi_pieces_by_key(int64_t count, const int32_t *pair, int64_t pair_cou
     return room ? TS_OK : tsi_fail_memory("an order of a step", n * 40);
 }
 
+/* ---- neighbours ------------------------------------------------------------------------------ */
+
+typedef struct neighbours {
+    sorting pairs;          /* who is tied behind whom */
+    int32_t *order, *place; /* piece at a place, place of a piece */
+    int32_t *late;          /* scratch: those that go below */
+    bool *behind;           /* [piece]: it is tied behind the one that is moved */
+} neighbours;
+
+/* Marks what stands above `lower` and is tied behind `upper`. Is nothing from `lower` to `last`
+ * tied behind that? */
+static bool mark_behind(neighbours *n, int32_t upper, int32_t lower, int32_t last)
+{
+    const sorting *s = &n->pairs;
+    int32_t run = n->place[lower], end = n->place[last];
+    n->behind[upper] = true;
+    for (int32_t at = n->place[upper]; at < run; at++) {
+        int32_t piece = n->order[at];
+        for (int64_t t = s->first[piece]; n->behind[piece] && t < s->first[piece + 1]; t++) {
+            int32_t to = n->place[s->after[t]];
+            if (to < run) n->behind[s->after[t]] = true;
+            if (to >= run && to <= end && piece != upper) return false;
+        }
+    }
+    return true;
+}
+
+/* The upper one goes down to the others, which stand together up to `last`, and what is tied behind
+ * it below them; the rest of what was between comes before. */
+static void move_down(neighbours *n, int32_t upper, int32_t lower, int32_t last)
+{
+    int32_t to = n->place[upper], run = n->place[lower], end = n->place[last], late = 0;
+    for (int32_t at = to + 1; at < run; at++) {
+        if (n->behind[n->order[at]])
+            n->late[late++] = n->order[at];
+        else
+            n->order[to++] = n->order[at];
+    }
+    n->order[to++] = upper;
+    memmove(n->order + to, n->order + run, (size_t)(end - run + 1) * sizeof *n->order);
+    memcpy(n->order + to + (end - run + 1), n->late, (size_t)late * sizeof *n->order);
+}
+
+/* Brings the upper one before `lower`, if the pairs allow it. */
+static bool bring(neighbours *n, int32_t upper, int32_t lower, int32_t last)
+{
+    int32_t from = n->place[upper], end = n->place[last];
+    if (from >= n->place[lower]) return false;
+    bool free = mark_behind(n, upper, lower, last);
+    if (free) move_down(n, upper, lower, last);
+    for (int32_t at = from; at <= end; at++) {
+        n->place[n->order[at]] = at;
+        n->behind[n->order[at]] = false;
+    }
+    return free;
+}
+
+static void bring_all(neighbours *n, const tsi_members *members)
+{
+    int32_t last = -1; /* of those that stand together */
+    for (int64_t i = members->count - 1; i > 0; i--) {
+        tsi_member *m = &members->member[i];
+        if (last < 0) last = m->piece;
+        m->follows = m->follows && bring(n, m[-1].piece, m->piece, last);
+        if (!m->follows) last = -1;
+    }
+}
+
+ts_status tsi_pieces_together(int64_t count, const int32_t *pair, int64_t pair_count,
+                              const tsi_members *members, int32_t *order)
+{
+    size_t size = (size_t)count + 2;
+    neighbours n = { .pairs = { .count = count,
+                                .first = tsi_calloc(size, sizeof *n.pairs.first),
+                                .after = tsi_calloc((size_t)pair_count / 2 + 1, sizeof(int32_t)),
+                                .left = tsi_calloc(size, sizeof *n.pairs.left) },
+                     .order = order,
+                     .place = tsi_calloc(size, sizeof *n.place),
+                     .late = tsi_calloc(size, sizeof *n.late),
+                     .behind = tsi_calloc(size, sizeof *n.behind) };
+    bool room = n.pairs.first && n.pairs.after && n.pairs.left && n.place && n.late && n.behind;
+    if (room) sort_pairs(&n.pairs, pair, pair_count);
+    for (int32_t i = 0; room && i < count; i++)
+        n.place[order[i]] = i;
+    if (room) bring_all(&n, members);
+    tsi_free(n.pairs.first);
+    tsi_free(n.pairs.after);
+    tsi_free(n.pairs.left);
+    tsi_free(n.place);
+    tsi_free(n.late);
+    tsi_free(n.behind);
+    return room ? TS_OK : tsi_fail_memory("an order of a step", size * 24);
+}
+
 /* ---- places ---------------------------------------------------------------------------------- */
 
 enum { ALIGN = 64 }; /* as blocks of the pool: kernels see the same addresses up to that */
@@ -195,14 +289,37 @@ static void find_spans(const tsi_works *w, const int32_t *place, tsi_span_of_use
     }
 }
 
+/* Of those that follow each other, with the first: from there until nobody waits any more. */
+static void find_rooms(const tsi_members *members, const int32_t *place, tsi_span_of_use *span)
+{
+    tsi_span_of_use *run = NULL;
+    for (int64_t i = 0; i < members->count; i++) {
+        const tsi_member *m = &members->member[i];
+        bool followed = i + 1 < members->count && m[1].follows;
+        span[i] = (tsi_span_of_use){ 0, INT64_MAX, -1, 0 };
+        if (!m->follows) run = followed ? &span[i] : NULL;
+        if (!run) continue;
+        run->bytes += m->bytes;
+        if (place[m->piece] < run->first) run->first = place[m->piece];
+        if (place[m->until] > run->last) run->last = place[m->until];
+    }
+}
+
+static void give_rooms(const tsi_members *members, const tsi_span_of_use *span, char *arena)
+{
+    for (int64_t i = 0; i < members->count; i++)
+        members->member[i].room = span[i].bytes > 0 ? arena + span[i].offset : NULL;
+}
+
 /* What stays, and the most that the rest needs at one place. */
-static ts_status count_bytes(const tsi_works *w, const tsi_span_of_use *span,
+static ts_status count_bytes(const tsi_works *w, const tsi_span_of_use *span, int64_t spans,
                              tsi_works_report *report)
 {
     int64_t *change = tsi_calloc((size_t)w->piece_count + 2, sizeof *change), held = 0, stays = 0;
     if (!change) return tsi_fail_memory("places", (size_t)w->piece_count * sizeof *change);
-    for (int64_t b = 0; b < w->block_count; b++) {
+    for (int64_t b = 0; b < w->block_count; b++)
         if (!may_move(&w->block[b]) && w->block[b].to < 0) stays += w->block[b].bytes;
+    for (int64_t b = 0; b < spans; b++) {
         if (span[b].last < span[b].first) continue;
         change[span[b].first] += span[b].bytes;
         change[span[b].last + 1] -= span[b].bytes;
@@ -242,26 +359,50 @@ static void give_order(tsi_works *w, const int32_t *order, tsi_kept *kept)
 
 typedef struct ordered {
     int32_t *order, *place; /* piece at a place, place of a piece */
-    tsi_span_of_use *span;  /* [block] */
+    tsi_span_of_use *span;  /* [block], then [member] */
 } ordered;
 
-static ts_status plan_order(const tsi_works *w, const int64_t *key, ordered *o, int64_t *bytes,
-                            tsi_works_report *report)
+static void ordered_release(ordered *o)
 {
-    size_t n = (size_t)w->piece_count + 1, blocks = (size_t)w->block_count + 1;
+    tsi_free(o->order);
+    tsi_free(o->place);
+    tsi_free(o->span);
+    *o = (ordered){ 0 };
+}
+
+static ts_status plan_order(const tsi_works *w, const int64_t *key, const tsi_members *members,
+                            ordered *o, int64_t *bytes, tsi_works_report *report)
+{
+    int64_t spans = w->block_count + members->count;
+    size_t n = (size_t)w->piece_count + 1;
+    *report = (tsi_works_report){ 0 };
     o->order = tsi_alloc_array(n, sizeof *o->order);
     o->place = tsi_alloc_array(n, sizeof *o->place);
-    o->span = tsi_alloc_array(blocks, sizeof *o->span);
+    o->span = tsi_alloc_array((size_t)spans + 1, sizeof *o->span);
     if (!o->order || !o->place || !o->span) return tsi_fail_memory("an order of a step", n * 8);
     TSI_TRY(tsi_pieces_by_key(w->piece_count, w->pair, w->pair_count, key, o->order));
+    if (members->count > 0)
+        TSI_TRY(tsi_pieces_together(w->piece_count, w->pair, w->pair_count, members, o->order));
     for (int32_t i = 0; i < w->piece_count; i++) {
         o->place[o->order[i]] = i;
         report->moved += o->order[i] != i;
     }
     find_spans(w, o->place, o->span);
-    TSI_TRY(tsi_arena_places(o->span, w->block_count, bytes));
+    find_rooms(members, o->place, o->span + w->block_count);
+    TSI_TRY(tsi_arena_places(o->span, spans, bytes));
     report->bytes = *bytes > 0 ? (int64_t)tsi_pool_rounded((size_t)*bytes) : 0;
-    return count_bytes(w, o->span, report);
+    return count_bytes(w, o->span, spans, report);
+}
+
+/* Nobody follows anybody. Did somebody? */
+static bool disperse(const tsi_members *members)
+{
+    bool any = false;
+    for (int64_t i = 0; i < members->count; i++) {
+        any = any || members->member[i].follows;
+        members->member[i].follows = false;
+    }
+    return any;
 }
 
 /* Blocks that replays write where they were: somebody had them when the recording ended, and may
@@ -283,20 +424,26 @@ static ts_status take_arena(tsi_works *w, const tsi_pool *pool, int64_t bytes, c
     return *arena ? TS_OK : TS_ERR_MEMORY; /* recorded */
 }
 
-ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key, tsi_pool *pool,
-                          int64_t bytes_max, tsi_works_report *report)
+ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key,
+                          const tsi_members *members, tsi_pool *pool, int64_t bytes_max,
+                          tsi_works_report *report)
 {
     ordered o = { 0 };
     int64_t bytes = 0;
     char *arena = NULL;
-    *report = (tsi_works_report){ 0 };
-    ts_status status = plan_order(w, key, &o, &bytes, report);
+    ts_status status = plan_order(w, key, members, &o, &bytes, report);
     report->fits = bytes_max == 0 || report->bytes <= bytes_max;
+    if (status == TS_OK && !report->fits && disperse(members)) {
+        ordered_release(&o);
+        status = plan_order(w, key, members, &o, &bytes, report);
+        report->fits = report->bytes <= bytes_max;
+    }
     bool takes = status == TS_OK && report->fits;
     if (takes) hold_what_stays(w, pool);
     if (takes && bytes > 0) status = take_arena(w, pool, bytes, &arena);
     if (takes && status == TS_OK) {
         give_addresses(w, o.span, arena);
+        give_rooms(members, o.span + w->block_count, arena);
         give_order(w, o.order, kept);
         if (w->arena) tsi_pool_free(w->home, w->arena, (size_t)w->arena_bytes, TSI_TAG_OTHER);
         w->arena = arena;
@@ -304,8 +451,6 @@ ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key, tsi_
         tsi_pool_trim(pool); /* where the blocks lay before */
         if (w->home) tsi_pool_trim(w->home);
     }
-    tsi_free(o.order);
-    tsi_free(o.place);
-    tsi_free(o.span);
+    ordered_release(&o);
     return status;
 }

@@ -44,6 +44,75 @@ TS_TEST(pieces_come_by_key_as_far_as_pairs_allow)
     }
 }
 
+/* Is there a way by the pairs from a to b through a third one? */
+static bool is_way_round(int64_t count, const int32_t *pair, int64_t pairs, int32_t a, int32_t b)
+{
+    bool behind[64] = { false };
+    for (int32_t piece = a; piece < count; piece++) /* pairs go to larger numbers */
+        for (int64_t i = 0; i < pairs; i += 2) {
+            bool from = pair[i] == piece && (piece == a || behind[piece]);
+            if (from && pair[i + 1] == b && piece != a) return true;
+            if (from) behind[pair[i + 1]] = true;
+        }
+    return false;
+}
+
+/* Members that follow each other do; two of them alone do exactly if nothing must be between. */
+TS_TEST(members_come_together_as_far_as_pairs_allow)
+{
+    enum { N = 30, PAIRS = 40 };
+    int64_t together = 0, apart = 0;
+    for (int round = 0; round < 2000; round++) {
+        int32_t pair[2 * PAIRS], order[N], place[N];
+        int64_t key[N], count = 2 + test_random_below(t, N - 1), pairs = 0;
+        for (int i = 0; i < PAIRS; i++) {
+            int32_t a = (int32_t)test_random_below(t, count),
+                    b = (int32_t)test_random_below(t, count);
+            if (a == b || test_random_below(t, 3) == 0) continue;
+            pair[pairs++] = a < b ? a : b;
+            pair[pairs++] = a < b ? b : a;
+        }
+        tsi_member member[N];
+        tsi_members members = { member, 0 };
+        int64_t most = round % 2 ? 2 : count; /* of members */
+        for (int32_t i = 0; i < count; i++) {
+            key[i] = test_random_below(t, 10);
+            if (members.count >= most || test_random_below(t, 3) > 0) continue;
+            if (members.count > 0 && pairs + 2 <= 2 * PAIRS) { /* as operations begin in order */
+                pair[pairs++] = member[members.count - 1].piece;
+                pair[pairs++] = i;
+            }
+            bool follows = members.count > 0 && (most == 2 || test_random_below(t, 4) > 0);
+            member[members.count++] = (tsi_member){ .piece = i, .follows = follows };
+        }
+        TEST_OK(t, tsi_pieces_by_key(count, pair, pairs, key, order));
+        bool in_order = true;
+        for (int32_t i = 0; i < count; i++)
+            place[order[i]] = i;
+        for (int64_t i = 1; i < members.count; i++)
+            in_order = in_order && place[member[i - 1].piece] < place[member[i].piece];
+        TEST_OK(t, tsi_pieces_together(count, pair, pairs, &members, order));
+        for (int32_t i = 0; i < count; i++)
+            place[i] = -1;
+        for (int32_t i = 0; i < count; i++)
+            place[order[i]] = i;
+        for (int32_t i = 0; i < count; i++)
+            TEST_CHECK(t, place[i] >= 0);
+        for (int64_t i = 0; i < pairs; i += 2)
+            TEST_CHECK(t, place[pair[i]] < place[pair[i + 1]]);
+        for (int64_t i = 1; i < members.count; i++) {
+            TEST_CHECK(t, !member[i].follows ||
+                              place[member[i].piece] == place[member[i - 1].piece] + 1);
+            together += member[i].follows;
+            apart += !member[i].follows;
+        }
+        if (most == 2 && members.count == 2 && in_order)
+            TEST_CHECK(t, member[1].follows !=
+                              is_way_round(count, pair, pairs, member[0].piece, member[1].piece));
+    }
+    TEST_CHECK(t, together > 100 && apart > 100);
+}
+
 TS_TEST(blocks_in_use_at_once_do_not_overlap)
 {
     enum { N = 60, PLACES = 30 };
@@ -88,6 +157,7 @@ typedef struct machine {
     ts_tensor *live[LIVE]; /* of the scope that is open */
     bool whole[LIVE];      /* on every rank, or cut by rows */
     int32_t count;
+    bool sums; /* many reductions that nobody waits for at once */
     uint64_t state;
 } machine;
 
@@ -114,6 +184,11 @@ static ts_status line(machine *m)
     /* What is on its way to others is not changed meanwhile: a copy of it goes. */
     for (int32_t i = HELD / 2; what < 3 && i < HELD; i++)
         if (x == m->held[i]) x = ts_tanh(x);
+    if (m->sums && what < 3 && !m->whole[a]) { /* terms on every rank */
+        ts_tensor *terms = ts_matmul(ts_transpose(x, 0, 1), ts_mul_scalar(x, 0.125));
+        push(m, ts_redistribute(terms, "R"), true);
+        return TS_OK;
+    }
     switch (what) {
     case 0:
         push(m, ts_redistribute(x, m->whole[a] ? "S(0)" : "R"), !m->whole[a]);
@@ -188,8 +263,9 @@ static void same_bits(test *t, const machine *a, const machine *b, const char *w
     }
 }
 
-/* The list in a random order that keeps its ties; each rank may take another. */
-static void shuffle(test *t, tsi_step_list *list)
+/* The list in a random order that keeps its ties: drawn by a machine, alike on all ranks; or each
+ * rank draws one of its own. */
+static void shuffle(test *t, tsi_step_list *list, machine *by)
 {
     tsi_ties ties;
     TEST_OK(t, tsi_ties_make(list, &ties));
@@ -198,7 +274,7 @@ static void shuffle(test *t, tsi_step_list *list)
     int32_t *order = tsi_calloc((size_t)count + 1, sizeof *order);
     int64_t *key = tsi_calloc((size_t)count + 1, sizeof *key);
     for (int32_t i = 0; i < count; i++) {
-        key[i] = test_random_below(t, 1 << 20);
+        key[i] = by ? next(by, 1 << 20) : test_random_below(t, 1 << 20);
         for (int32_t k = ties.first[i]; k < ties.first[i + 1]; k++) {
             pair[pairs++] = ties.before[k];
             pair[pairs++] = i;
@@ -232,7 +308,7 @@ static int64_t check_orders(test *t, ts_mesh *mesh, uint64_t seed)
         TEST_OK(t, ts_step_program(step, &program));
         if (n == 0) TEST_OK(t, tsi_step_prove(program->step, NULL));
         for (int32_t r = 0; r < program->step->list_count; r++)
-            shuffle(t, &program->step->list[r]);
+            shuffle(t, &program->step->list[r], NULL);
         TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
         TEST_OK(t, ts_step_replay(step));
         TEST_OK(t, random_step(&usual));
@@ -244,6 +320,55 @@ static int64_t check_orders(test *t, ts_mesh *mesh, uint64_t seed)
     ts_step_destroy(step);
     TEST_OK(t, ts_scope_close(scope));
     return moved;
+}
+
+/* A bucketed program of the shuffled step, the same on every rank; on some rounds rank 0 has
+ * another one. */
+static ts_program *bucketed(test *t, const ts_step *step, machine *m, bool another)
+{
+    ts_program *program = NULL;
+    int64_t moves = 0;
+    TEST_OK(t, ts_step_program(step, &program));
+    for (int32_t r = 0; r < program->step->list_count; r++)
+        shuffle(t, &program->step->list[r], m);
+    if (!another || ts_rank_index(t->me) > 0)
+        TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
+    return program;
+}
+
+/* Returns how many reductions went with others. */
+static int64_t check_buckets(test *t, ts_mesh *mesh, uint64_t seed)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
+    machine orders = { .state = seed };
+    usual.sums = again.sums = true;
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
+    int64_t joined = 0;
+    ts_step_summary was = TS_INIT(ts_step_summary), now = was;
+    TEST_OK(t, ts_step_summarise(step, &was));
+    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+        bool scarce = n % 3 == 2, another = n % 7 == 5;
+        ts_program *program = bucketed(t, step, &orders, another);
+        ts_step_order is = TS_INIT(ts_step_order);
+        TEST_OK(t, ts_step_reorder(step, program, scarce ? 0 : 16 * was.bytes, &is));
+        TEST_OK(t, ts_step_summarise(step, &now));
+        TEST_CHECK(t, is.joined == 0 || (is.taken && !another));
+        TEST_CHECK(t, !is.taken || (is.bytes_needed <= is.bytes && now.bytes <= 16 * was.bytes));
+        TEST_CHECK(t, !is.taken || !scarce || is.bytes <= was.bytes);
+        for (int32_t twice = 0; twice < 2; twice++) {
+            TEST_OK(t, ts_step_replay(step));
+            TEST_OK(t, random_step(&usual));
+            same_bits(t, &usual, &again, "with buckets");
+        }
+        joined += is.joined;
+        ts_program_destroy(program);
+    }
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+    return joined;
 }
 
 /* On a device that has steps as graphs they keep their order. */
@@ -270,6 +395,17 @@ TS_TEST_RANKS(random_steps_in_random_orders, 1, 2, 3)
     for (uint64_t seed = 1; seed <= (t->count == 2 ? 50 : 10); seed++)
         moved += check_orders(t, mesh, seed * 977 + (uint64_t)t->count);
     TEST_CHECK(t, moved > 0);
+}
+
+/* 500 orders of 25 steps on two ranks. */
+TS_TEST_RANKS(reductions_of_buckets_go_as_one, 2, 3)
+{
+    int64_t joined = 0;
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    for (uint64_t seed = 1; seed <= (t->count == 2 ? 25 : 5); seed++)
+        joined += check_buckets(t, mesh, seed * 1543 + (uint64_t)t->count);
+    TEST_SAY(t, joined > 100, "%lld reductions", (long long)joined);
 }
 
 /* ---- results that nobody has any more -------------------------------------------------------- */

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* together.c - see together.h.
+ *
+ * Why no rank can wait for ever: on each rank the members of a bucket could follow each other in an
+ * order that keeps all ties, and such orders end (works.h). Nothing waits between them, so who has
+ * begun the first has begun all of them. */
+#include "runtime/together.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "comm/again.h"
+#include "tessera/comm.h"
+
+bool tsi_is_bucket(const tsi_action *action)
+{
+    return action->group >= 0 && action->what && strncmp(action->what, "bucket.", 7) == 0;
+}
+
+/* Kinds of which all members of the group know the same bytes: they count their operations alike.
+ */
+static bool counts_alike(const tsi_action *a)
+{
+    return a->kind == TSI_ACTION_GATHER || a->kind == TSI_ACTION_REDUCE ||
+           a->kind == TSI_ACTION_ALL_REDUCE;
+}
+
+/* ---- wanted ---------------------------------------------------------------------------------- */
+
+/* The work that ends an action. */
+static void find_last_works(const ts_step *s, int64_t *last, int64_t actions)
+{
+    for (int64_t i = 0; i < actions; i++)
+        last[i] = -1;
+    for (int64_t i = 0; i < s->worked.count && i < s->kept.count; i++)
+        if (s->worked.action[i] >= 0) last[s->worked.action[i]] = i;
+}
+
+static bool begins(const tsi_kept_work *work)
+{
+    switch (work->kind->order) {
+    case TSI_KEPT_ISSUE:
+    case TSI_KEPT_MEET:
+    case TSI_KEPT_BATCH:
+    case TSI_KEPT_CLOSE:
+        return true;
+    case TSI_KEPT_FENCE:
+    case TSI_KEPT_FREE:
+    case TSI_KEPT_RANDOM:
+    case TSI_KEPT_WAIT:
+    case TSI_KEPT_LAST:
+        break;
+    }
+    return false;
+}
+
+static bool may_join(const ts_step *s, int64_t one, int64_t other)
+{
+    const tsi_kept_work *work = s->works.recorded;
+    if (one < 0 || other <= one || !tsi_again_alike(&work[one], &work[other])) return false;
+    for (int64_t i = one + 1; i < other; i++)
+        if (begins(&work[i])) return false;
+    return true;
+}
+
+/* The piece that waits for what a work began; -1: none. */
+static int32_t find_wait(const ts_step *s, int32_t begun, const void *context)
+{
+    const tsi_works *w = &s->works;
+    for (int32_t i = begun + 1; i < w->piece_count; i++) {
+        const tsi_kept_work *work = &w->recorded[w->piece[i].first];
+        if (w->piece[i].order == TSI_KEPT_WAIT && work->context == context) return i;
+    }
+    return -1;
+}
+
+static void describe_members(const tsi_buckets *b, const ts_step *s)
+{
+    bool waited = false; /* the one before */
+    for (int64_t i = 0; i < b->members.count; i++) {
+        tsi_member *m = &b->members.member[i];
+        int64_t work = b->work[i];
+        m->follows = m->follows && waited && may_join(s, b->work[i - 1], work);
+        waited = false;
+        if (work < 0) continue;
+        m->piece = tsi_works_piece_of(&s->works, work);
+        m->until = find_wait(s, m->piece, s->works.recorded[work].context);
+        m->bytes = tsi_again_bytes(&s->works.recorded[work]);
+        waited = m->until >= 0;
+        m->follows = m->follows && waited;
+    }
+}
+
+ts_status tsi_buckets_make(tsi_buckets *b, const ts_step *s, const tsi_step_list *recorded,
+                           const tsi_step_list *given, const int32_t *place)
+{
+    size_t n = (size_t)recorded->action_count + 1;
+    int64_t *last = tsi_alloc_array(n, sizeof *last);
+    b->members.member = tsi_calloc(n, sizeof *b->members.member);
+    b->of = tsi_calloc(n, sizeof *b->of);
+    b->work = tsi_calloc(n, sizeof *b->work);
+    bool room = last && b->members.member && b->of && b->work;
+    if (room) find_last_works(s, last, recorded->action_count);
+    for (int32_t i = 0; room && i < recorded->action_count; i++) {
+        if (!tsi_is_bucket(&given->action[place[i]])) continue;
+        int64_t at = b->members.count++;
+        bool same = at > 0 && b->of[at - 1] == place[i] && counts_alike(&recorded->action[i]);
+        b->of[at] = place[i];
+        b->work[at] = last[i];
+        b->members.member[at] = (tsi_member){ .follows = same };
+    }
+    if (room) describe_members(b, s);
+    tsi_free(last);
+    return room ? TS_OK : tsi_fail_memory("buckets of a step", n * sizeof *last);
+}
+
+void tsi_buckets_release(tsi_buckets *b)
+{
+    tsi_free(b->members.member);
+    tsi_free(b->of);
+    tsi_free(b->work);
+    *b = (tsi_buckets){ 0 };
+}
+
+/* ---- the buckets of all ranks ---------------------------------------------------------------- */
+
+static bool of_one_channel(const tsi_action *a, const tsi_action *b)
+{
+    return tsi_is_bucket(a) && a->group == b->group && a->channel == b->channel;
+}
+
+/* A number for each bucket that all who take part in it give it, too: its place among those of the
+ * first member. Their number, if `bucket` is NULL. */
+static int64_t number_of(const tsi_step *step, const tsi_action *bucket, int64_t nth)
+{
+    int64_t number = 0;
+    for (int32_t r = 0; r < step->list_count; r++)
+        for (int32_t i = 0; i < step->list[r].action_count; i++) {
+            const tsi_action *a = &step->list[r].action[i];
+            if (!tsi_is_bucket(a) || step->group[a->group].member[0] != r) continue;
+            if (bucket && of_one_channel(a, bucket) && nth-- == 0) return number;
+            number++;
+        }
+    return bucket ? -1 : number;
+}
+
+/* How many of its channel stand before it in its list. */
+static int64_t nth_of(const tsi_step_list *list, int32_t bucket)
+{
+    int64_t nth = 0;
+    for (int32_t i = 0; i < bucket; i++)
+        nth += of_one_channel(&list->action[i], &list->action[bucket]);
+    return nth;
+}
+
+/* Of all operations, in their order: ranks that were given different programs join nothing. */
+static int64_t hash_of(const tsi_step *step)
+{
+    uint64_t hash = (uint64_t)step->list_count;
+    for (int32_t r = 0; r < step->list_count; r++)
+        for (int32_t i = 0; i < step->list[r].action_count; i++) {
+            const tsi_action *a = &step->list[r].action[i];
+            if (a->group < 0) continue;
+            hash = tsi_hash_mix(hash, (uint64_t)r << 32 | (uint64_t)(uint32_t)a->group);
+            hash = tsi_hash_mix(hash, (uint64_t)a->channel << 1 | tsi_is_bucket(a));
+            hash = tsi_hash_mix(hash, (uint64_t)a->bytes);
+        }
+    return (int64_t)(hash >> 2);
+}
+
+/* ---- agreement ------------------------------------------------------------------------------- */
+
+static ts_status least_of_all(ts_rank *me, int64_t *value, int64_t count)
+{
+    ts_array all = TS_INIT(ts_array);
+    all.data = value;
+    all.meta = (ts_meta){ .shape = TS_SHAPE(count), .dtype = TS_DTYPE_I64 };
+    return ts_group_all_reduce(ts_group_world(me), &all, &all, TS_REDUCE_MIN,
+                               TS_OPTIONS(ts_comm_options, .name = "buckets of a step"));
+}
+
+/* How many from `at` on follow each other, with room to go as one. */
+static int64_t possible(const tsi_members *members, int64_t at)
+{
+    int64_t count = 1;
+    while (at + count < members->count && members->member[at + count].follows)
+        count++;
+    return members->member[at].room ? count : 1;
+}
+
+typedef struct joining {
+    const tsi_kept_work **operation; /* scratch for as many as there are members */
+    int64_t *least;                  /* [number of a bucket]: how many can go as one */
+    int64_t buckets;
+} joining;
+
+static bool first_of_bucket(const tsi_buckets *b, int64_t member)
+{
+    return member == 0 || b->of[member] != b->of[member - 1];
+}
+
+static ts_status join_agreed(const tsi_buckets *b, const ts_step *s, const tsi_step *given,
+                             joining *j, int64_t *joined)
+{
+    const tsi_step_list *list = tsi_step_list_of(given, s->rank->index);
+    int64_t *number = tsi_alloc_array((size_t)b->members.count + 1, sizeof *number);
+    bool room = number != NULL; /* without it nobody joins */
+    for (int64_t i = 0; i < j->buckets; i++)
+        j->least[i] = room ? INT64_MAX : 1;
+    for (int64_t i = 0; room && i < b->members.count; i++) {
+        if (!first_of_bucket(b, i)) continue;
+        number[i] = number_of(given, &list->action[b->of[i]], nth_of(list, b->of[i]));
+        if (number[i] >= 0) j->least[number[i]] = possible(&b->members, i);
+    }
+    ts_status status = least_of_all(s->rank, j->least, j->buckets);
+    for (int64_t i = 0; status == TS_OK && room && i < b->members.count; i++) {
+        int64_t count = first_of_bucket(b, i) && number[i] >= 0 ? j->least[number[i]] : 1;
+        if (count < 2) continue;
+        for (int64_t k = 0; k < count; k++)
+            j->operation[k] = &s->works.recorded[b->work[i + k]];
+        tsi_again_join(j->operation, count, b->members.member[i].room);
+        *joined += count;
+    }
+    tsi_free(number);
+    return status;
+}
+
+ts_status tsi_buckets_join(const tsi_buckets *b, const ts_step *s, const tsi_step *given,
+                           bool taken, int64_t *joined)
+{
+    *joined = 0;
+    if (s->rank->world->rank_count < 2) return TS_OK;
+    int64_t hash = hash_of(given);
+    joining j = { .buckets = number_of(given, NULL, 0) };
+    j.operation = tsi_alloc_array((size_t)b->members.count + 1, sizeof *j.operation);
+    j.least = tsi_alloc_array((size_t)j.buckets + 1, sizeof *j.least);
+    int64_t same[3] = { taken && j.operation && j.least, hash, -hash };
+    ts_status status = least_of_all(s->rank, same, 3);
+    bool all = same[0] == 1 && same[1] == hash && same[2] == -hash;
+    if (status == TS_OK && all && j.buckets > 0) status = join_agreed(b, s, given, &j, joined);
+    tsi_free(j.operation);
+    tsi_free(j.least);
+    return status;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* together.h - reductions that a program has as one bucket go as one when the step runs in that
+ * order.
+ *
+ *   wanted     members of a bucket that could travel together: alike, and nothing begins between
+ *   possible   nothing of this rank's work keeps them from following each other (works.h)
+ *   agreed     on all ranks: as many from the first on as are possible everywhere
+ *
+ * INV: members of a group join the same operations, or none. So the n-th operation of a channel
+ * meets the n-th on every other member, as before. */
+#ifndef TSI_RUNTIME_TOGETHER_H
+#define TSI_RUNTIME_TOGETHER_H
+
+#include "plan/step.h"
+#include "runtime/replay.h"
+
+typedef struct tsi_buckets {
+    tsi_members members; /* of all buckets, in the order in which they begin */
+    int32_t *of;         /* [member]: the bucket's action in the program */
+    int64_t *work;       /* [member]: the kept work that begins it; -1: none */
+} tsi_buckets;
+
+bool tsi_is_bucket(const tsi_action *action);
+/* Those of this rank. `place`: where the program has each recorded action. The works are tied. */
+ts_status tsi_buckets_make(tsi_buckets *buckets, const ts_step *s, const tsi_step_list *recorded,
+                           const tsi_step_list *given, const int32_t *place);
+void tsi_buckets_release(tsi_buckets *buckets);
+/* [coll] Joins what all ranks can join: those that `taken` the order of this program. Returns how
+ * many operations go with another one. */
+ts_status tsi_buckets_join(const tsi_buckets *buckets, const ts_step *s, const tsi_step *given,
+                           bool taken, int64_t *joined);
+
+#endif
