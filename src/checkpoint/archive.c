@@ -269,8 +269,10 @@ void tsi_archive_close_files(ts_archive *c)
     if (c->weights) tsi_weights_close_files(c->weights);
     if (c->dcp) tsi_dcp_close_files(c->dcp);
     tsi_free(c->window);
+    tsi_free(c->dealing);
     tsi_free(c->scale);
     c->window = NULL;
+    c->dealing = NULL;
     c->scale = NULL;
     c->scale_of = NULL;
 }

@@ -57,8 +57,9 @@ struct ts_archive {
     tsi_map by_name;
     tsi_archive_file file[TSI_ARCHIVE_FILES];
     uint64_t clock;
-    char *window; /* bytes that were read last */
-    float *scale; /* the factors of `scale_of`, which was read last */
+    char *window;                /* bytes that were read last */
+    struct tsi_dealing *dealing; /* archive_serve.c */
+    float *scale;                /* the factors of `scale_of`, which was read last */
     const tsi_entry *scale_of;
     int64_t scale_block[2]; /* rows and columns with one factor; 0: not known yet */
     float float8[256];      /* the number of each byte, */

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* archive_serve.c - chunks of the writer's blocks, each read once for all ranks of a process that
- * want something of it (together.h). */
+ * want something of it (together.h).
+ *
+ *   chunk    [aaaa|bbbb|aaaa|bbbb|....]      runs that ranks a and b want, and what none wants
+ *   parts     a.0  b.0  a.1  b.1  window     of one call that reads to where they belong
+ *
+ * Runs that are short, or of another dtype, are copied out of the window. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -75,8 +80,10 @@ bool tsi_archive_is_common(const ts_archive *c, const tsi_entry *entry, const ts
 
 typedef struct serving { /* elements [first, end) of the writer's block */
     int64_t first, end;
-    int64_t low, high; /* of them: up to the first that somebody wants, and behind the last */
-    tsi_region rows;   /* the block, cut to the rows that they lie in */
+    int64_t low, high; /* of them: the first that somebody wants, and behind the last */
+    uint32_t joined;   /* dims that both sides see as one */
+    int32_t reserved;
+    tsi_region rows; /* the block, cut to the rows that they lie in */
 } serving;
 
 /* The rows of the outermost dim: less to walk over than the whole block. */
@@ -91,14 +98,236 @@ static bool cut_rows(const tsi_transfer *t, serving *s, tsi_arena *arena)
                              &s->rows.dim[0]);
 }
 
+/* What of those rows a target wants; then t->to is what it has in all. */
+static ts_status wanted_by(tsi_transfer *t, const serving *s, const tsi_archive_target *target,
+                           tsi_arena *arena, tsi_region *part)
+{
+    if (tsi_layout_region_joined(target->layout, target->coord, s->joined, arena, &t->to) &&
+        tsi_region_intersect(&s->rows, &t->to, arena, part))
+        return TS_OK;
+    return TS_ERR_MEMORY;
+}
+
+/* The bytes of the piece that must be read for [low, high): whole blocks, which have hashes. */
+static void bytes_of(const tsi_transfer *t, const serving *s, const tsi_share *share,
+                     int64_t *begin, int64_t *end)
+{
+    int64_t size = (int64_t)tsi_transfer_element_bytes(t),
+            block = t->entry->layout ? TSI_BLOCK_BYTES : size;
+    *begin = (s->low - share->first) * size / block * block;
+    *end = tsi_min_i64(tsi_round_up((s->high - share->first) * size, block), t->source.bytes);
+}
+
+/* ---- straight to where it belongs ------------------------------------------------------------ */
+
+/* Below that many bytes for each run it costs less to copy out of the window. */
+enum { RUN_BYTES = 256, RUNS_MAX = TSI_CHUNK_BYTES / RUN_BYTES, WISHES_MAX = 256 };
+
+typedef struct run { /* elements [first, end) of the writer's block */
+    int64_t first, end;
+    char *to;
+} run;
+
+typedef struct wish { /* runs of one target, in their order: those of a box */
+    const tsi_archive_target *target;
+    const run *first, *next, *end;
+} wish;
+
+struct tsi_dealing { /* of one chunk; the archive keeps the memory for the next */
+    const tsi_archive_target *target;
+    serving *serving;
+    int64_t element_bytes;
+    int64_t word;               /* bytes that a hash takes at a time; 1: no hash is asked for */
+    int64_t wishes, runs, fits; /* fits 0: runs are too short, or hashes cannot take them apart */
+    wish wish[WISHES_MAX];
+    run run[RUNS_MAX];
+    struct iovec part[2 * RUNS_MAX + 1];
+};
+
+static void add_run(struct tsi_dealing *d, int64_t first, int64_t end, int64_t to)
+{
+    int64_t size = d->element_bytes;
+    d->fits = d->runs < RUNS_MAX && ((first * size | end * size) & (d->word - 1)) == 0;
+    if (!d->fits) return;
+    d->run[d->runs++] = (run){ first, end, (char *)d->target->data + to * size };
+    d->serving->low = tsi_min_i64(d->serving->low, first);
+    d->serving->high = tsi_max_i64(d->serving->high, end);
+}
+
+/* `count` runs of `length`, the first at `from` of the block and `to` of the target. */
+static void add_rows(struct tsi_dealing *d, int64_t count, int64_t length, const int64_t *step,
+                     int64_t from, int64_t to)
+{
+    int64_t low = d->serving->first, high = d->serving->end, i = 0;
+    if (count > 1 && from + length <= low) i = tsi_ceil_div(low - from - length + 1, step[0]);
+    for (; i < count && d->fits; i++) {
+        int64_t at = from + i * step[0], skipped = tsi_max_i64(low - at, 0);
+        if (at >= high) break;
+        if (skipped < length)
+            add_run(d, at + skipped, tsi_min_i64(at + length, high), to + i * step[1] + skipped);
+    }
+}
+
+/* Inner dims that follow each other on both sides become one. */
+static tsi_box simplified(const tsi_box *given)
+{
+    tsi_box b = *given;
+    while (b.ndim > 1) {
+        int32_t d = b.ndim - 2;
+        if (b.stride_a[d] != b.stride_a[d + 1] * b.extent[d + 1] ||
+            b.stride_b[d] != b.stride_b[d + 1] * b.extent[d + 1])
+            break;
+        b.extent[d] *= b.extent[d + 1];
+        b.stride_a[d] = b.stride_a[d + 1];
+        b.stride_b[d] = b.stride_b[d + 1];
+        b.ndim--;
+    }
+    return b;
+}
+
+/* The runs of a box: its last dim, of which that before it has rows. */
+static bool add_box(const tsi_box *given, void *context)
+{
+    struct tsi_dealing *d = context;
+    tsi_box b = simplified(given);
+    int32_t last = b.ndim - 1, outer = last > 0 ? last - 1 : 0;
+    bool apart = b.extent[last] > 1 && (b.stride_a[last] != 1 || b.stride_b[last] != 1);
+    d->fits = d->fits && !apart && d->wishes < WISHES_MAX;
+    if (!d->fits) return false;
+    wish *w = &d->wish[d->wishes++];
+    w->target = d->target;
+    w->first = w->next = &d->run[d->runs];
+    int64_t index[TS_NDIM_MAX] = { 0 }, step[2] = { 1, 1 }, rows = 1;
+    if (last > 0) {
+        step[0] = b.stride_a[last - 1];
+        step[1] = b.stride_b[last - 1];
+        rows = b.extent[last - 1];
+    }
+    for (int32_t k = 0; k >= 0;) {
+        add_rows(d, rows, b.extent[last], step, b.offset_a, b.offset_b);
+        for (k = outer - 1; k >= 0; k--) { /* the next row-major index of the outer dims */
+            b.offset_a += b.stride_a[k];
+            b.offset_b += b.stride_b[k];
+            if (++index[k] < b.extent[k]) break;
+            b.offset_a -= index[k] * b.stride_a[k];
+            b.offset_b -= index[k] * b.stride_b[k];
+            index[k] = 0;
+        }
+    }
+    w->end = &d->run[d->runs];
+    return d->fits;
+}
+
+static bool hold_the_same(const tsi_archive_target *a, const tsi_archive_target *b)
+{
+    for (int32_t k = 0; k < a->layout->sharding->mesh->ndim; k++)
+        if ((a->layout->axes_cut & 1u << k) && a->coord[k] != b->coord[k]) return false;
+    return true;
+}
+
+/* Of those that hold the same, the first. */
+static const tsi_archive_target *first_like(const tsi_archive_target *all,
+                                            const tsi_archive_target *one)
+{
+    while (!hold_the_same(all, one))
+        all++;
+    return all;
+}
+
+static ts_status collect_wishes(tsi_transfer *t, serving *s, const tsi_archive_target *target,
+                                int64_t count, tsi_arena *arena)
+{
+    ts_archive *c = t->archive;
+    if (!c->dealing) c->dealing = tsi_alloc(sizeof *c->dealing);
+    if (!c->dealing) return tsi_fail_memory("the parts of a chunk", sizeof *c->dealing);
+    struct tsi_dealing *d = c->dealing;
+    d->serving = s;
+    d->element_bytes = (int64_t)tsi_transfer_element_bytes(t);
+    d->word = tsi_transfer_is_verified(t) ? 4 : 1;
+    d->wishes = d->runs = 0;
+    d->fits = !t->entry->float8;
+    for (int64_t i = 0; i < count && d->fits; i++) {
+        tsi_region part;
+        d->target = &target[i];
+        d->fits = target[i].dtype == (ts_dtype)t->entry->meta.dtype;
+        if (!d->fits || first_like(target, d->target) != d->target) continue;
+        TSI_TRY(wanted_by(t, s, d->target, arena, &part));
+        if (!tsi_region_boxes(&part, &t->from, &t->to, arena, add_box, d) && d->fits)
+            return TS_ERR_MEMORY;
+    }
+    return TS_OK;
+}
+
+/* The wish whose next run comes first, most often the one after the last; NULL: none is left. */
+static wish *next_wish(struct tsi_dealing *d, const wish *last, int64_t at)
+{
+    wish *best = NULL;
+    int64_t place = last - d->wish;
+    for (int64_t i = 0; i < d->wishes; i++) {
+        place = place + 1 < d->wishes ? place + 1 : 0;
+        wish *one = &d->wish[place];
+        if (one->next == one->end) continue;
+        if (one->next->first == at) return one;
+        if (!best || one->next->first < best->next->first) best = one;
+    }
+    return best;
+}
+
+/* Elements [first, end) one after the other: to the ranks, and to the window what none wants. */
+static int64_t deal_parts(const tsi_transfer *t, int64_t first, int64_t end)
+{
+    struct tsi_dealing *d = t->archive->dealing;
+    size_t size = tsi_transfer_element_bytes(t);
+    char *window = t->archive->window;
+    int64_t count = 0, at = first;
+    for (wish *w = d->wish; (w = next_wish(d, w, at));) {
+        const run *r = w->next++;
+        TSI_ASSERT(r->first >= at); /* ranks hold the same block, or nothing in common */
+        size_t gap = (size_t)(r->first - at) * size;
+        if (gap > 0) d->part[count++] = (struct iovec){ window + (size_t)(at - first) * size, gap };
+        d->part[count++] = (struct iovec){ r->to, (size_t)(r->end - r->first) * size };
+        at = r->end;
+    }
+    size_t rest = (size_t)(end - at) * size;
+    if (rest > 0) d->part[count++] = (struct iovec){ window + (size_t)(at - first) * size, rest };
+    return count;
+}
+
+/* To the target what the first of those that hold the same has got. */
+static void copy_runs(const wish *from, const tsi_archive_target *target, size_t size)
+{
+    for (const run *r = from->first; r < from->end; r++)
+        memcpy((char *)target->data + (r->to - (char *)from->target->data), r->to,
+               (size_t)(r->end - r->first) * size);
+}
+
+/* Reads the chunk to where its elements belong. */
+static ts_status deal(tsi_transfer *t, const serving *s, int64_t slot, const tsi_share *share,
+                      const tsi_archive_target *target, int64_t count)
+{
+    struct tsi_dealing *d = t->archive->dealing;
+    size_t size = tsi_transfer_element_bytes(t);
+    int64_t begin, end;
+    bytes_of(t, s, share, &begin, &end);
+    int64_t parts =
+        deal_parts(t, share->first + begin / (int64_t)size, share->first + end / (int64_t)size);
+    TSI_TRY(tsi_transfer_read(t, slot, share, begin, d->part, parts));
+    for (int64_t i = 0; i < count; i++) {
+        const tsi_archive_target *like = first_like(target, &target[i]);
+        for (const wish *w = d->wish; w < d->wish + d->wishes && like != &target[i]; w++)
+            if (w->target == like) copy_runs(w, &target[i], size);
+    }
+    return TS_OK;
+}
+
+/* ---- by the window --------------------------------------------------------------------------- */
+
 /* Puts what of [first, end) the target wants there, or (window NULL) notes how far that reaches. */
 static ts_status serve_target(tsi_transfer *t, serving *s, const tsi_archive_target *target,
-                              uint32_t joined, const char *window, tsi_arena *arena)
+                              const char *window, tsi_arena *arena)
 {
     tsi_region part;
-    if (!tsi_layout_region_joined(target->layout, target->coord, joined, arena, &t->to) ||
-        !tsi_region_intersect(&s->rows, &t->to, arena, &part))
-        return TS_ERR_MEMORY;
+    TSI_TRY(wanted_by(t, s, target, arena, &part));
     if (tsi_region_count(&part) == 0) return TS_OK;
     if (!window) {
         int64_t low = tsi_place_in(&t->from, &t->view, tsi_first_of(&part, &t->view)),
@@ -110,13 +339,13 @@ static ts_status serve_target(tsi_transfer *t, serving *s, const tsi_archive_tar
     int64_t size = (int64_t)tsi_transfer_element_bytes(t);
     t->target = target->data;
     t->dtype = target->dtype;
-    tsi_region_iterator run;
-    tsi_region_iterate(&run, &part, &t->view);
-    while (tsi_region_next(&run)) {
-        int64_t at = tsi_place_in(&t->from, &t->view, run.global), to = at + run.length;
+    tsi_region_iterator walk;
+    tsi_region_iterate(&walk, &part, &t->view);
+    while (tsi_region_next(&walk)) {
+        int64_t at = tsi_place_in(&t->from, &t->view, walk.global), to = at + walk.length;
         int64_t from = tsi_max_i64(at, s->first), end = tsi_min_i64(to, s->end);
         if (from >= end) continue;
-        to = tsi_place_in(&t->to, &t->view, run.global) + (from - at);
+        to = tsi_place_in(&t->to, &t->view, walk.global) + (from - at);
         const char *data = window + (from - s->first) * size;
         TSI_TRY(tsi_transfer_put(t, from, to, data, end - from));
     }
@@ -126,24 +355,25 @@ static ts_status serve_target(tsi_transfer *t, serving *s, const tsi_archive_tar
 static ts_status serve(tsi_transfer *t, serving *s, int64_t slot, const tsi_share *share,
                        const tsi_archive_target *target, int64_t count, tsi_arena *arena)
 {
-    uint32_t joined = tsi_joined_of(target[0].layout) | tsi_joined_of(t->entry->layout);
-    tsi_whole_of(&t->entry->meta.shape, joined, &t->view, &t->from);
-    if (!tsi_transfer_block(t, t->source.box, joined, arena) || !cut_rows(t, s, arena))
+    s->joined = tsi_joined_of(target[0].layout) | tsi_joined_of(t->entry->layout);
+    tsi_whole_of(&t->entry->meta.shape, s->joined, &t->view, &t->from);
+    if (!tsi_transfer_block(t, t->source.box, s->joined, arena) || !cut_rows(t, s, arena))
         return TS_ERR_MEMORY;
-    for (int64_t i = 0; i < count; i++)
-        TSI_TRY(serve_target(t, s, &target[i], joined, NULL, arena));
-    if (s->low >= s->high) return TS_OK; /* of interest to other processes alone */
     TSI_TRY(tsi_transfer_make_window(t->archive));
-    int64_t size = (int64_t)tsi_transfer_element_bytes(t),
-            block = t->entry->layout ? TSI_BLOCK_BYTES : size;
-    int64_t begin = (s->low - share->first) * size / block * block;
-    int64_t end =
-        tsi_min_i64(tsi_round_up((s->high - share->first) * size, block), t->source.bytes);
-    TSI_TRY(tsi_transfer_read(t, slot, share, begin, (size_t)(end - begin), t->archive->window));
+    TSI_TRY(collect_wishes(t, s, target, count, arena));
+    bool fits = t->archive->dealing->fits != 0;
+    for (int64_t i = 0; i < count && !fits; i++)
+        TSI_TRY(serve_target(t, s, &target[i], NULL, arena));
+    if (s->low >= s->high) return TS_OK; /* of interest to other processes alone */
+    if (fits) return deal(t, s, slot, share, target, count);
+    int64_t begin, end, size = (int64_t)tsi_transfer_element_bytes(t);
+    bytes_of(t, s, share, &begin, &end);
+    struct iovec window = { t->archive->window, (size_t)(end - begin) };
+    TSI_TRY(tsi_transfer_read(t, slot, share, begin, &window, 1));
     s->first = share->first + begin / size;
     s->end = share->first + end / size;
     for (int64_t i = 0; i < count; i++)
-        TSI_TRY(serve_target(t, s, &target[i], joined, t->archive->window, arena));
+        TSI_TRY(serve_target(t, s, &target[i], t->archive->window, arena));
     return TS_OK;
 }
 

@@ -366,11 +366,10 @@ const tsi_stored *tsi_data_find(const tsi_data_file *file, const char *name)
 }
 
 static ts_status check_block(const tsi_data_file *f, const tsi_stored *piece, int64_t number,
-                             const void *data, size_t bytes)
+                             size_t bytes, uint64_t have)
 {
     int64_t place = piece - tsi_weights_at(f->weights, 0);
-    uint64_t want = f->table[TABLE_HEAD + f->first[place] + number],
-             have = tsi_digest_block(data, bytes);
+    uint64_t want = f->table[TABLE_HEAD + f->first[place] + number];
     if (have == want) return TS_OK;
     int64_t begin = piece->begin + number * TSI_BLOCK_BYTES;
     return TSI_FAIL(TS_ERR_IO,
@@ -381,17 +380,47 @@ static ts_status check_block(const tsi_data_file *f, const tsi_stored *piece, in
                     (unsigned long long)want);
 }
 
-ts_status tsi_data_read(const tsi_data_file *f, const tsi_stored *piece, int64_t offset,
-                        size_t bytes, void *to, bool verify)
+/* Adds bytes to the sum of the block that they lie in, and compares it at its end. */
+typedef struct checking {
+    const tsi_data_file *file;
+    const tsi_stored *piece;
+    int64_t number; /* of the block */
+    size_t done;    /* bytes of it */
+    uint64_t sum;
+} checking;
+
+static ts_status end_block(checking *c)
 {
-    TSI_TRY(tsi_weights_read_bytes(f->weights, piece, offset, bytes, to));
-    if (!verify) return TS_OK;
-    TSI_ASSERT(offset % TSI_BLOCK_BYTES == 0);
-    const char *at = to;
-    for (size_t done = 0, count; done < bytes; done += count) {
-        count = bytes - done < TSI_BLOCK_BYTES ? bytes - done : TSI_BLOCK_BYTES;
-        TSI_TRY(
-            check_block(f, piece, (offset + (int64_t)done) / TSI_BLOCK_BYTES, at + done, count));
+    uint64_t have = tsi_digest_block_of(c->done, c->sum);
+    TSI_TRY(check_block(c->file, c->piece, c->number, c->done, have));
+    c->number++;
+    c->done = 0;
+    c->sum = 0;
+    return TS_OK;
+}
+
+static ts_status check_part(checking *c, const char *data, size_t bytes)
+{
+    for (size_t n; bytes > 0; bytes -= n, data += n) {
+        n = TSI_BLOCK_BYTES - c->done;
+        if (n > bytes) n = bytes;
+        c->sum += tsi_digest_part(c->done, data, n);
+        c->done += n;
+        if (c->done == TSI_BLOCK_BYTES) TSI_TRY(end_block(c));
     }
     return TS_OK;
+}
+
+ts_status tsi_data_read(const tsi_data_file *f, const tsi_stored *piece, int64_t offset,
+                        const struct iovec *to, int64_t count, bool verify)
+{
+    TSI_TRY(tsi_weights_read_parts(f->weights, piece, offset, to, count));
+    if (!verify) return TS_OK;
+    TSI_ASSERT(offset % TSI_BLOCK_BYTES == 0);
+    checking c = { .file = f, .piece = piece, .number = offset / TSI_BLOCK_BYTES };
+    for (int64_t i = 0; i < count; i++) {
+        TSI_ASSERT(i + 1 == count || to[i].iov_len % 4 == 0);
+        TSI_TRY(check_part(&c, to[i].iov_base, to[i].iov_len));
+    }
+    return c.done > 0 ? end_block(&c) : TS_OK;
 }

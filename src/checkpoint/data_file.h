@@ -62,9 +62,10 @@ typedef struct tsi_data_file tsi_data_file;
 ts_status tsi_data_open(const char *path, uint64_t save, int64_t rank, tsi_data_file **out);
 void tsi_data_close(tsi_data_file *file);
 const tsi_stored *tsi_data_find(const tsi_data_file *file, const char *name); /* NULL: none */
-/* Bytes of a piece from the beginning of a block up to the end of one, or of the piece; verified
- * against the hashes of the blocks unless told not to. */
+/* Bytes of a piece from `offset` on, dealt out to places one after the other. `verify`: against the
+ * hashes of the blocks; then they go from the beginning of a block up to the end of one, or of the
+ * piece, and places other than the last are multiples of 4 bytes. */
 ts_status tsi_data_read(const tsi_data_file *file, const tsi_stored *piece, int64_t offset,
-                        size_t bytes, void *to, bool verify);
+                        const struct iovec *to, int64_t count, bool verify);
 
 #endif

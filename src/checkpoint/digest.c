@@ -77,15 +77,20 @@ static uint64_t sum_words(uint64_t place, const unsigned char *at, int64_t count
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-uint64_t tsi_digest_block(const void *data, size_t bytes)
+uint64_t tsi_digest_part(size_t at, const void *data, size_t bytes)
 {
-    const unsigned char *at = data;
+    const unsigned char *from = data;
     size_t words = bytes / 4, left = bytes % 4;
     unsigned char last[4] = { 0 };
-    uint64_t sum = sum_words(0, at, (int64_t)words, 4);
-    if (left > 0) memcpy(last, at + 4 * words, left);
-    if (left > 0) sum += sum_words(words, last, 1, 4);
-    return tsi_digest_block_of(bytes, sum);
+    uint64_t sum = sum_words(at / 4, from, (int64_t)words, 4);
+    if (left > 0) memcpy(last, from + 4 * words, left);
+    if (left > 0) sum += sum_words(at / 4 + words, last, 1, 4);
+    return sum;
+}
+
+uint64_t tsi_digest_block(const void *data, size_t bytes)
+{
+    return tsi_digest_block_of(bytes, tsi_digest_part(0, data, bytes));
 }
 
 uint64_t tsi_digest_block_of(size_t bytes, uint64_t sum)

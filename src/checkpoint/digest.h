@@ -14,6 +14,9 @@
 uint64_t tsi_digest_block(const void *data, size_t bytes);
 /* The same from the sum over its words, which is that of as many elements of i32. */
 uint64_t tsi_digest_block_of(size_t bytes, uint64_t sum);
+/* The part of that sum that bytes have from `at` on, a multiple of 4; those that are fewer than a
+ * word at their end are the last of the block. */
+uint64_t tsi_digest_part(size_t at, const void *data, size_t bytes);
 
 /* The part of a tensor's sum that elements [first, first + count) of its row-major order have. */
 uint64_t tsi_digest_elements(ts_dtype dtype, int64_t first, const void *data, int64_t count);

@@ -22,7 +22,7 @@
 #include "checkpoint/safetensors_dtype.h"
 #include "tessera/json.h"
 
-enum { HEADER_MAX = 100 << 20, PATH_BYTES = 4096, FILES_MAX = 4096 };
+enum { HEADER_MAX = 100 << 20, PATH_BYTES = 4096, FILES_MAX = 4096, PARTS_MAX = 1024 };
 
 typedef struct weights_file {
     char *path;
@@ -204,19 +204,45 @@ static ts_status check_cover(const header *h, int64_t first)
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
+static ts_status fail_short(const char *path, ssize_t got, int64_t offset)
+{
+    return TSI_FAIL(TS_ERR_IO, "%s: %s at byte %lld", path,
+                    got < 0 ? strerror(errno) : "the file ends too early", (long long)offset);
+}
+
 static ts_status read_exactly(const char *path, int fd, void *to, size_t bytes, int64_t offset)
 {
     char *at = to;
     while (bytes > 0) {
         ssize_t got = pread(fd, at, bytes, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0)
-            return TSI_FAIL(TS_ERR_IO, "%s: %s at byte %lld", path,
-                            got < 0 ? strerror(errno) : "the file ends too early",
-                            (long long)offset);
+        if (got <= 0) return fail_short(path, got, offset);
         at += got;
         bytes -= (size_t)got;
         offset += got;
+    }
+    return TS_OK;
+}
+
+/* Into several places; one that was filled in part is filled up alone. */
+static ts_status read_parts(const char *path, int fd, const struct iovec *to, int64_t count,
+                            int64_t offset)
+{
+    for (int64_t i = 0; i < count;) {
+        if (to[i].iov_len == 0 && ++i) continue;
+        int64_t most = tsi_min_i64(count - i, PARTS_MAX);
+        ssize_t got = preadv(fd, &to[i], (int)most, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return fail_short(path, got, offset);
+        size_t left = (size_t)got;
+        offset += got;
+        for (; i < count && left >= to[i].iov_len; i++)
+            left -= to[i].iov_len;
+        if (left == 0) continue;
+        size_t more = to[i].iov_len - left;
+        TSI_TRY(read_exactly(path, fd, (char *)to[i].iov_base + left, more, offset));
+        offset += (int64_t)more;
+        i++;
     }
     return TS_OK;
 }
@@ -454,10 +480,19 @@ static ts_status reopen(weights_file *f)
 ts_status tsi_weights_read_bytes(const tsi_weights *w, const tsi_stored *stored, int64_t offset,
                                  size_t bytes, void *to)
 {
+    return tsi_weights_read_parts(w, stored, offset, &(struct iovec){ to, bytes }, 1);
+}
+
+ts_status tsi_weights_read_parts(const tsi_weights *w, const tsi_stored *stored, int64_t offset,
+                                 const struct iovec *to, int64_t count)
+{
     weights_file *f = &w->file[stored->file];
     TSI_TRY(reopen(f));
-    TSI_ASSERT(offset >= 0 && offset + (int64_t)bytes <= stored->end - stored->begin);
-    ts_status status = read_exactly(f->path, f->fd, to, bytes, stored->begin + offset);
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < count; i++)
+        bytes += (int64_t)to[i].iov_len;
+    TSI_ASSERT(offset >= 0 && offset + bytes <= stored->end - stored->begin);
+    ts_status status = read_parts(f->path, f->fd, to, count, stored->begin + offset);
     struct stat info; /* after reading: what was changed before or meanwhile shows */
     if (fstat(f->fd, &info) != 0 || (int64_t)info.st_size != f->size ||
         (int64_t)info.st_mtim.tv_sec != f->seconds ||

@@ -12,6 +12,8 @@
 #ifndef TSI_CHECKPOINT_SAFETENSORS_H
 #define TSI_CHECKPOINT_SAFETENSORS_H
 
+#include <sys/uio.h>
+
 #include "base/hash.h"
 #include "tessera/types.h"
 
@@ -41,6 +43,9 @@ ts_status tsi_weights_read(const tsi_weights *weights, const tsi_stored *stored,
                            int64_t count, void *to);
 ts_status tsi_weights_read_bytes(const tsi_weights *weights, const tsi_stored *stored,
                                  int64_t offset, size_t bytes, void *to);
+/* Bytes from `offset` on, dealt out to places one after the other. */
+ts_status tsi_weights_read_parts(const tsi_weights *weights, const tsi_stored *stored,
+                                 int64_t offset, const struct iovec *to, int64_t count);
 /* A text of the header's __metadata__; NULL: it has none. The caller frees. */
 char *tsi_weights_metadata(const tsi_weights *weights, int32_t file, const char *key);
 

@@ -27,15 +27,16 @@ static bool is_as_stored(const tsi_transfer *t)
     return t->dtype == (ts_dtype)t->entry->meta.dtype && !t->entry->float8;
 }
 
-/* Bytes of the current piece, into memory or the window. */
-static ts_status read_bytes(tsi_transfer *t, int64_t offset, size_t bytes, void *to)
+static ts_status read_parts(tsi_transfer *t, int64_t offset, const struct iovec *to, int64_t count)
 {
     ts_archive *c = t->archive;
     tsi_source *s = &t->source;
-    c->bytes_read += (int64_t)bytes;
-    if (t->entry->boxes) return tsi_dcp_read(c->dcp, t->entry->boxes, s->box, offset, bytes, to);
-    if (!s->file) return tsi_weights_read_bytes(c->weights, s->stored, offset, bytes, to);
-    return tsi_data_read(s->file, s->stored, offset, bytes, to, !c->unverified);
+    for (int64_t i = 0; i < count; i++)
+        c->bytes_read += (int64_t)to[i].iov_len;
+    if (s->file) return tsi_data_read(s->file, s->stored, offset, to, count, !c->unverified);
+    if (!t->entry->boxes) return tsi_weights_read_parts(c->weights, s->stored, offset, to, count);
+    TSI_ASSERT(count == 1);
+    return tsi_dcp_read(c->dcp, t->entry->boxes, s->box, offset, to->iov_len, to->iov_base);
 }
 
 /* Finds copy `copy` of a slot of the writer's block. */
@@ -63,7 +64,7 @@ static int64_t copies_of(const tsi_transfer *t)
 }
 
 ts_status tsi_transfer_read(tsi_transfer *t, int64_t slot, const tsi_share *share, int64_t offset,
-                            size_t bytes, void *to)
+                            const struct iovec *to, int64_t count)
 {
     ts_status status = TS_ERR_IO;
     int64_t first = t->source.slot == slot ? t->source.copy : 0, copies = copies_of(t);
@@ -71,7 +72,7 @@ ts_status tsi_transfer_read(tsi_transfer *t, int64_t slot, const tsi_share *shar
         int64_t copy = (first + i) % copies;
         bool open = t->source.slot == slot && t->source.copy == copy;
         status = open || !t->entry->layout ? TS_OK : open_copy(t, slot, copy, share);
-        if (status == TS_OK) status = read_bytes(t, offset, bytes, to);
+        if (status == TS_OK) status = read_parts(t, offset, to, count);
         if (status == TS_OK && i > 0) t->archive->blocks_repaired++;
         if (status != TS_OK && i + 1 < copies) {
             tsi_log(TSI_LOG_WARN, "%s; another copy is read", ts_last_error());
@@ -164,7 +165,8 @@ static ts_status fill_window(tsi_transfer *t, int64_t slot, const tsi_share *sha
     to = tsi_min_i64(tsi_min_i64(to, from + TSI_WINDOW), s->bytes);
     s->begin = s->end = 0;
     TSI_ASSERT(to > begin); /* or the caller would not come forward */
-    TSI_TRY(tsi_transfer_read(t, slot, share, from, (size_t)(to - from), c->window));
+    struct iovec window = { c->window, (size_t)(to - from) };
+    TSI_TRY(tsi_transfer_read(t, slot, share, from, &window, 1));
     s->begin = from;
     s->end = to;
     return TS_OK;
@@ -188,8 +190,8 @@ static ts_status move_slot(tsi_transfer *t, int64_t slot, const tsi_share *share
             const char *from = t->archive->window + (begin - s->begin);
             TSI_TRY(tsi_transfer_put(t, begin / size, to, from, bytes / size));
         } else if (bytes > 0) {
-            TSI_TRY(tsi_transfer_read(t, slot, share, begin, (size_t)bytes,
-                                      t->target + (size_t)(to * size)));
+            struct iovec place = { t->target + (size_t)(to * size), (size_t)bytes };
+            TSI_TRY(tsi_transfer_read(t, slot, share, begin, &place, 1));
         } else {
             TSI_TRY(fill_window(t, slot, share, begin, end));
             continue;

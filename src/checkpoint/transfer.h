@@ -43,9 +43,10 @@ typedef struct tsi_transfer {
 size_t tsi_transfer_element_bytes(const tsi_transfer *t); /* of an element in the file */
 bool tsi_transfer_is_verified(const tsi_transfer *t);     /* hashes of blocks are asked for */
 
-/* Bytes of a piece from the copy at hand, and from the others if that is damaged or gone. */
+/* Bytes of a piece from the copy at hand, and from the others if that is damaged or gone; dealt out
+ * to places as tsi_data_read does. */
 ts_status tsi_transfer_read(tsi_transfer *t, int64_t slot, const tsi_share *share, int64_t offset,
-                            size_t bytes, void *to);
+                            const struct iovec *to, int64_t count);
 ts_status tsi_transfer_make_window(ts_archive *archive);
 /* Elements as they were stored, the first of them `first` of the block, to [to, to + count) of the
  * target. */

@@ -43,8 +43,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const tsi_stored *piece = opened ? tsi_data_find(opened, "a") : NULL;
     int64_t length = piece ? piece->end - piece->begin : 0;
     char to[DATA + 8 * TABLE];
+    struct iovec place = { to, (size_t)length };
     if (length > 0 && length <= (int64_t)sizeof to)
-        FUZZ_CHECK(tsi_data_read(opened, piece, 0, (size_t)length, to, true) != TS_OK);
+        FUZZ_CHECK(tsi_data_read(opened, piece, 0, &place, 1, true) != TS_OK);
     tsi_data_close(opened);
     close(fd);
     return 0;

@@ -54,6 +54,18 @@ TS_TEST(digest_tensor_vectors)
              (unsigned long long)tsi_digest_tensor(&meta, sum));
 }
 
+TS_TEST(digest_block_of_parts)
+{
+    unsigned char data[3001];
+    fill(data, sizeof data);
+    for (size_t bytes = 0; bytes <= sizeof data; bytes += 1 + bytes / 9) {
+        size_t cut = bytes / 3 / 4 * 4;
+        uint64_t sum =
+            tsi_digest_part(cut, data + cut, bytes - cut) + tsi_digest_part(0, data, cut);
+        TEST_CHECK(t, tsi_digest_block_of(bytes, sum) == tsi_digest_block(data, bytes));
+    }
+}
+
 /* Any cut of the elements, in any order, gives the same sum. */
 TS_TEST(digest_sums_of_parts)
 {

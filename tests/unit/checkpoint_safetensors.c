@@ -212,6 +212,62 @@ TS_TEST(parts_of_tensors)
     data_folder_remove(folder);
 }
 
+/* In place of the system's: reads at most so many bytes at a time, as a signal may have it. */
+static size_t most_at_once = SIZE_MAX;
+
+ssize_t preadv(int fd, const struct iovec *to, int count, off_t offset)
+{
+    size_t done = 0;
+    for (int i = 0; i < count && done < most_at_once; i++) {
+        size_t n = to[i].iov_len < most_at_once - done ? to[i].iov_len : most_at_once - done;
+        ssize_t got = pread(fd, to[i].iov_base, n, offset + (off_t)done);
+        if (got < 0) return done > 0 ? (ssize_t)done : got;
+        done += (size_t)got;
+        if ((size_t)got < n) break;
+    }
+    return (ssize_t)done;
+}
+
+/* More places than the system takes at once, empty ones among them, and reads that end early. */
+TS_TEST(bytes_dealt_out)
+{
+    enum { BYTES = 5000, PLACES = 3001 };
+    char folder[DATA_PATH_MAX], path[DATA_PATH_MAX];
+    data_folder_make(t, folder);
+    data_path(path, folder, "x.safetensors");
+    write_set(t, path, "{\"a\":{\"dtype\":\"U8\",\"shape\":[5000],\"data_offsets\":[0,5000]}}", -1,
+              BYTES);
+    tsi_weights *w = NULL;
+    TEST_OK(t, tsi_weights_open(path, &w));
+    static const size_t at_once[] = { SIZE_MAX, 1, 7, 1000 };
+    for (int k = 0; w && k < 4; k++) {
+        unsigned char got[BYTES] = { 0 };
+        struct iovec to[PLACES];
+        size_t at = 0;
+        for (int i = 0; i < PLACES; i++) { /* 0, 1, 2, 3, 0, .. bytes, from the end on */
+            size_t n = at + (size_t)(i % 4) < BYTES - 100 ? (size_t)(i % 4) : 0;
+            at += n;
+            to[i] = (struct iovec){ got + BYTES - at, n };
+        }
+        most_at_once = at_once[k];
+        TEST_OK(t, tsi_weights_read_parts(w, tsi_weights_at(w, 0), 50, to, PLACES));
+        size_t wrong = 0;
+        for (size_t i = 0, from = 50; i < PLACES; i++)
+            for (size_t b = 0; b < to[i].iov_len; b++)
+                wrong += ((unsigned char *)to[i].iov_base)[b] != (unsigned char)from++;
+        TEST_EQ(t, wrong, 0);
+    }
+    TEST_OK(t, truncate(path, 4000));
+    if (w) {
+        char got[BYTES];
+        struct iovec to[2] = { { got, 3000 }, { got + 3000, 2000 } };
+        TEST_STATUS(t, tsi_weights_read_parts(w, tsi_weights_at(w, 0), 0, to, 2), TS_ERR_IO);
+    }
+    most_at_once = SIZE_MAX;
+    tsi_weights_close(w);
+    data_folder_remove(folder);
+}
+
 static void touch_later(const char *path)
 {
     struct stat info;
