@@ -196,13 +196,21 @@ static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const
 }
 
 /* Where the place of the plan last found for such a call is noted: calls of one operator on the
- * same layouts mostly repeat their attributes too, and then nothing need be hashed. */
-static inline uint16_t *recent_of(tsi_op_state *state, const tsi_op_args *args)
+ * same layouts mostly repeat their attributes too, and then nothing need be hashed. `mark`, in the
+ * upper half of what is noted there, keeps a call from looking at the plan of another, which is
+ * mostly in no cache. */
+typedef struct recent {
+    uint32_t *at, mark;
+} recent;
+
+static inline recent recent_of(tsi_op_state *state, const tsi_op_args *args)
 {
     uint64_t mixed = (uint64_t)(uintptr_t)args->op;
     if (args->input_count > 0 && args->in[0]) mixed += (uint64_t)(uintptr_t)args->in[0]->layout;
     if (args->op->attribute_bytes >= sizeof(uint64_t)) mixed ^= word_at(args->attributes);
-    return &state->recent[mixed * HASH_ODD >> (64 - TSI_OP_RECENT_BITS)];
+    mixed *= HASH_ODD;
+    return (recent){ &state->recent[mixed >> (64 - TSI_OP_RECENT_BITS)],
+                     (uint32_t)(mixed >> 16) & 0xFFFF0000u };
 }
 
 static inline tsi_op_plan *plan_use(tsi_op_state *state, tsi_op_plan *plan)
@@ -214,7 +222,7 @@ static inline tsi_op_plan *plan_use(tsi_op_state *state, tsi_op_plan *plan)
 
 static TSI_NOINLINE tsi_op_plan *plan_search(ts_rank *rank, tsi_op_state *state,
                                              const tsi_op_args *args, const key_bytes *k,
-                                             uint16_t *recent)
+                                             recent noted)
 {
     uint32_t generation = generation_of(rank, state);
     uint64_t hash = hash_of(args, k);
@@ -223,7 +231,7 @@ static TSI_NOINLINE tsi_op_plan *plan_search(ts_rank *rank, tsi_op_state *state,
         tsi_op_plan *plan = state->cache[at];
         if (!plan) break;
         if (plan->hash != hash || !is_plan_of(plan, args, k, generation)) continue;
-        *recent = (uint16_t)at;
+        *noted.at = noted.mark | (uint32_t)at;
         return plan_use(state, plan);
     }
     tsi_op_plan *plan = plan_miss(rank, state, args, hash, generation);
@@ -234,12 +242,13 @@ static TSI_NOINLINE tsi_op_plan *plan_search(ts_rank *rank, tsi_op_state *state,
 static inline tsi_op_plan *plan_find(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args)
 {
     key_bytes k = key_bytes_of(args->op, args->attributes);
-    uint16_t *recent = recent_of(state, args);
-    tsi_op_plan *plan = state->cache[*recent];
+    recent noted = recent_of(state, args);
+    uint32_t place = *noted.at ^ noted.mark; /* without an upper half: of such a call */
+    tsi_op_plan *plan = place < TSI_OP_CACHE_SIZE ? state->cache[place] : NULL;
     state->clock++;
     if (TSI_LIKELY(plan && is_plan_of(plan, args, &k, generation_of(rank, state))))
         return plan_use(state, plan);
-    return plan_search(rank, state, args, &k, recent);
+    return plan_search(rank, state, args, &k, noted);
 }
 
 tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args)

@@ -58,10 +58,11 @@ typedef struct tsi_op_record { /* what observers see of one call */
     uint64_t stream; /* RANDOM operators: to draw the same again */
 } tsi_op_record;
 
-enum { TSI_OP_CACHE_SIZE = 2048, TSI_OP_CACHE_PROBE = 8, TSI_OP_RECENT_BITS = 8 };
+enum { TSI_OP_CACHE_SIZE = 2048, TSI_OP_CACHE_PROBE = 8, TSI_OP_RECENT_BITS = 10 };
 typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
     tsi_op_plan *cache[TSI_OP_CACHE_SIZE];
-    uint16_t recent[1 << TSI_OP_RECENT_BITS]; /* places in it, tried before anything is hashed */
+    /* Places in it, tried before anything is hashed; the upper half says which calls are meant. */
+    uint32_t recent[1 << TSI_OP_RECENT_BITS];
     uint32_t clock;
     uint32_t generation; /* of rules; bumped by registration */
     int64_t hits, misses, matched, evicted, implicit_bytes, live;
