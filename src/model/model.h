@@ -82,6 +82,14 @@ ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
 void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 void tsi_model_routers_release(ts_model *model);
 void tsi_model_routers_clear(ts_model *model); /* what they counted since the last step */
+/* What a router counted (router.h). */
+typedef struct tsi_router_counts {
+    struct ts_tensor *load, *numbers;
+    int64_t calls, tokens;
+} tsi_router_counts;
+/* All routers' counts for those of `counts`, one for each, and the other way round: a step that is
+ * run again writes its counts where it wrote them first, whatever the model does between. */
+void tsi_model_routers_swap(ts_model *model, tsi_router_counts *counts);
 
 /* The position of the first token of a call: behind those of the cache it goes on from. */
 int64_t tsi_model_begin(const ts_model *model);

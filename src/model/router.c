@@ -160,6 +160,19 @@ void tsi_model_routers_clear(ts_model *m)
         clear(m->router[i]);
 }
 
+void tsi_model_routers_swap(ts_model *m, tsi_router_counts *counts)
+{
+    for (int64_t i = 0; i < m->router_count; i++) {
+        tsi_router *r = m->router[i];
+        tsi_router_counts had = { r->load, r->numbers, r->calls, r->tokens };
+        r->load = counts[i].load;
+        r->numbers = counts[i].numbers;
+        r->calls = counts[i].calls;
+        r->tokens = counts[i].tokens;
+        counts[i] = had;
+    }
+}
+
 void tsi_model_routers_release(ts_model *m)
 {
     for (int64_t i = 0; i < m->router_count; i++) {

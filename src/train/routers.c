@@ -41,8 +41,9 @@ static void add_step(const ts_router_report *r, bool first, ts_train_step *s)
     s->router_loss += r->aux_loss + r->sequence_loss + r->z_loss;
 }
 
-static ts_status read_all(tsi_run *run, ts_train_step *s)
+ts_status tsi_run_routers_read(tsi_run *run, ts_train_step *s)
 {
+    if (run->late || ts_model_router_count(run->model) == 0) return TS_OK;
     int64_t experts = ts_model_configuration(run->model)->experts;
     double *load = tsi_alloc_array((size_t)experts + 1, sizeof *load);
     if (!load) return tsi_fail_memory("the loads of experts", (size_t)experts * sizeof *load);
@@ -68,6 +69,6 @@ static ts_status read_all(tsi_run *run, ts_train_step *s)
 ts_status tsi_run_routers(tsi_run *run, ts_train_step *step)
 {
     if (ts_model_router_count(run->model) == 0) return TS_OK;
-    if (!run->late) TSI_TRY(read_all(run, step));
+    TSI_TRY(tsi_run_routers_read(run, step));
     return ts_model_router_step(run->model);
 }

@@ -398,7 +398,7 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     TSI_TRY(tsi_again_take(run, step, out->rate, &done));
     if (done) {
         lap(run, TSI_PHASE_UPDATE, mark);
-        return TS_OK;
+        return tsi_again_routers(run, out);
     }
     ts_tensor *loss = ts_variable(run->me);
     ts_status status = loss ? TS_OK : ts_rank_status(run->me);
