@@ -397,13 +397,13 @@ TS_TEST_RANKS(random_steps_in_random_orders, 1, 2, 3)
     TEST_CHECK(t, moved > 0);
 }
 
-/* 500 orders of 25 steps on two ranks. */
+/* 300 orders of 15 steps on two ranks. */
 TS_TEST_RANKS(reductions_of_buckets_go_as_one, 2, 3)
 {
     int64_t joined = 0;
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     if (keeps_order(t, mesh)) return;
-    for (uint64_t seed = 1; seed <= (t->count == 2 ? 25 : 5); seed++)
+    for (uint64_t seed = 1; seed <= (t->count == 2 ? 15 : 5); seed++)
         joined += check_buckets(t, mesh, seed * 1543 + (uint64_t)t->count);
     TEST_SAY(t, joined > 100, "%lld reductions", (long long)joined);
 }
