@@ -168,10 +168,28 @@ static void add_rows(struct tsi_dealing *d, int64_t count, int64_t length, const
     }
 }
 
-/* Inner dims that follow each other on both sides become one. */
+static void set_dim(tsi_box *box, int32_t d, const tsi_box *from, int32_t e)
+{
+    box->extent[d] = from->extent[e];
+    box->stride_a[d] = from->stride_a[e];
+    box->stride_b[d] = from->stride_b[e];
+}
+
+/* Dims in the order of the block, those of periods too; inner ones that follow each other on both
+ * sides become one. */
 static tsi_box simplified(const tsi_box *given)
 {
-    tsi_box b = *given;
+    tsi_box b = { .extent = { 1 }, .stride_a = { 1 }, .stride_b = { 1 } };
+    b.offset_a = given->offset_a;
+    b.offset_b = given->offset_b;
+    for (int32_t d = 0; d < given->ndim; d++) {
+        if (given->extent[d] == 1) continue;
+        int32_t e = b.ndim++;
+        for (; e > 0 && b.stride_a[e - 1] < given->stride_a[d]; e--)
+            set_dim(&b, e, &b, e - 1);
+        set_dim(&b, e, given, d);
+    }
+    if (b.ndim == 0) b.ndim = 1;
     while (b.ndim > 1) {
         int32_t d = b.ndim - 2;
         if (b.stride_a[d] != b.stride_a[d + 1] * b.extent[d + 1] ||
@@ -273,7 +291,8 @@ static wish *next_wish(struct tsi_dealing *d, const wish *last, int64_t at)
     return best;
 }
 
-/* Elements [first, end) one after the other: to the ranks, and to the window what none wants. */
+/* Elements [first, end) one after the other: to the ranks, and to the window what none wants. -1:
+ * some are wanted twice, or in another order. */
 static int64_t deal_parts(const tsi_transfer *t, int64_t first, int64_t end)
 {
     struct tsi_dealing *d = t->archive->dealing;
@@ -282,7 +301,7 @@ static int64_t deal_parts(const tsi_transfer *t, int64_t first, int64_t end)
     int64_t count = 0, at = first;
     for (wish *w = d->wish; (w = next_wish(d, w, at));) {
         const run *r = w->next++;
-        TSI_ASSERT(r->first >= at); /* ranks hold the same block, or nothing in common */
+        if (r->first < at) return -1;
         size_t gap = (size_t)(r->first - at) * size;
         if (gap > 0) d->part[count++] = (struct iovec){ window + (size_t)(at - first) * size, gap };
         d->part[count++] = (struct iovec){ r->to, (size_t)(r->end - r->first) * size };
@@ -301,9 +320,9 @@ static void copy_runs(const wish *from, const tsi_archive_target *target, size_t
                (size_t)(r->end - r->first) * size);
 }
 
-/* Reads the chunk to where its elements belong. */
+/* Reads the chunk to where its elements belong. *done false: it must go through the window. */
 static ts_status deal(tsi_transfer *t, const serving *s, int64_t slot, const tsi_share *share,
-                      const tsi_archive_target *target, int64_t count)
+                      const tsi_archive_target *target, int64_t count, bool *done)
 {
     struct tsi_dealing *d = t->archive->dealing;
     size_t size = tsi_transfer_element_bytes(t);
@@ -311,6 +330,8 @@ static ts_status deal(tsi_transfer *t, const serving *s, int64_t slot, const tsi
     bytes_of(t, s, share, &begin, &end);
     int64_t parts =
         deal_parts(t, share->first + begin / (int64_t)size, share->first + end / (int64_t)size);
+    *done = parts >= 0;
+    if (!*done) return TS_OK;
     TSI_TRY(tsi_transfer_read(t, slot, share, begin, d->part, parts));
     for (int64_t i = 0; i < count; i++) {
         const tsi_archive_target *like = first_like(target, &target[i]);
@@ -365,7 +386,8 @@ static ts_status serve(tsi_transfer *t, serving *s, int64_t slot, const tsi_shar
     for (int64_t i = 0; i < count && !fits; i++)
         TSI_TRY(serve_target(t, s, &target[i], NULL, arena));
     if (s->low >= s->high) return TS_OK; /* of interest to other processes alone */
-    if (fits) return deal(t, s, slot, share, target, count);
+    if (fits) TSI_TRY(deal(t, s, slot, share, target, count, &fits));
+    if (fits) return TS_OK;
     int64_t begin, end, size = (int64_t)tsi_transfer_element_bytes(t);
     bytes_of(t, s, share, &begin, &end);
     struct iovec window = { t->archive->window, (size_t)(end - begin) };
