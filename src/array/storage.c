@@ -91,8 +91,10 @@ void tsi_storage_release(tsi_storage *storage)
     int64_t before = atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel);
     TSI_ASSERT(before > 0);
     if (before != 1) return;
-    /* Its memory holds the pool; one that is this thread's and open stays without it, too. */
-    tsi_shelf *shelf = storage->data && storage->pool ? tsi_pool_shelf(storage->pool) : NULL;
+    /* Its memory holds the pool; one that is this thread's and open stays without it, too, unless
+     * the owner of outside memory closes it when he is told. */
+    bool stays = storage->data && storage->pool && !storage->done;
+    tsi_shelf *shelf = stays ? tsi_pool_shelf(storage->pool) : NULL;
     tsi_storage_empty(storage);
     if (storage->done) storage->done(storage->context);
     body_put(shelf, storage);

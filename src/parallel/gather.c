@@ -164,17 +164,20 @@ static bool look_at_slices(tsi_unit *u, bool *all)
     return false;
 }
 
-/* What is not cut is the whole. */
+/* What is not cut is the whole. Where it is not as it was, no slice is seen either. */
 static ts_status look_at_rest(tsi_unit *u)
 {
-    for (int64_t i = 0; i < u->count; i++) {
+    ts_status status = TS_OK;
+    for (int64_t i = 0; i < u->count && status == TS_OK; i++) {
         tsi_unit_param *p = &u->param[i];
         if (p->slice) continue;
-        TSI_TRY(check_shard(u, p));
-        TSI_TRY(tsi_tensor_ready(p->value));
-        p->version = p->value->array->storage->version;
+        status = check_shard(u, p);
+        if (status == TS_OK) status = tsi_tensor_ready(p->value);
+        if (status == TS_OK) p->version = p->value->array->storage->version;
     }
-    return TS_OK;
+    for (int64_t i = 0; i < u->count && status != TS_OK; i++)
+        u->param[i].other = NULL; /* each is `shown`, or there is none */
+    return status;
 }
 
 static ts_status gather_by_round(tsi_unit *u)

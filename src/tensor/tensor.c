@@ -357,37 +357,39 @@ ts_tensor *ts_variable(ts_rank *me)
     return t;
 }
 
-/* The former value goes, or is kept by who may need it again. */
-static void let_value_go(tsi_tensor_state *state, ts_tensor *variable)
+/* A former value goes, or is kept by who may need it again. */
+static void let_value_go(tsi_tensor_state *state, ts_tensor *variable, tsi_undo *former)
 {
-    if (TSI_LIKELY(!tsi_scope_catching(state))) {
-        tsi_tensor_unbind(variable);
+    if (TSI_UNLIKELY(tsi_scope_catching(state))) {
+        former->variable = tsi_tensor_retain(variable);
+        tsi_tensor_undo_push(variable->rank, former);
         return;
     }
-    tsi_tensor_undo_push(variable->rank, &(tsi_undo){
-                                             .variable = tsi_tensor_retain(variable),
-                                             .mesh = variable->mesh,
-                                             .layout = variable->layout,
-                                             .array = variable->array,
-                                             .move = variable->move,
-                                             .dtype = variable->dtype,
-                                         });
+    if (former->move) tsi_move_release(former->move);
+    tsi_array_release(former->array);
+    layout_give(state, former->layout);
+    mesh_give(former->mesh);
 }
 
-/* The variable gets value's layout and block; the old ones go to the undo log. */
+/* The variable gets value's layout and block; the old ones go to the undo log. It has the new ones
+ * first: what goes may call its owner, who may look at the variable. */
 void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
                      tsi_array *array, tsi_move *move)
 {
     TSI_ASSERT(variable->is_variable && array);
     tsi_tensor_state *state = tsi_slot_get(variable->rank, TSI_SLOT_TENSOR);
-    (void)ts_mesh_retain(mesh); /* before the former value goes: it may be of the same */
+    tsi_undo former = { .mesh = variable->mesh,
+                        .layout = variable->layout,
+                        .array = variable->array,
+                        .move = variable->move,
+                        .dtype = variable->dtype };
     layout_take(state, layout);
-    let_value_go(state, variable);
-    variable->mesh = mesh;
+    variable->mesh = ts_mesh_retain(mesh);
     variable->layout = layout;
     variable->array = array;
     variable->move = move;
     variable->dtype = (int32_t)dtype;
+    let_value_go(state, variable, &former);
 }
 
 static void rebind(ts_tensor *variable, ts_tensor *value)

@@ -74,8 +74,9 @@ static ts_status plan_arrays(tsi_op_plan *plan, const tsi_op_request *q)
                   2 * array_bytes(1, bytes) + 2 * array_bytes(outputs, sizeof(void *)) +
                   array_bytes(outputs, sizeof *plan->out_meta) +
                   array_bytes(outputs, sizeof *plan->out_local);
-    char *at = tsi_arena_calloc(&plan->memory, 1, need), *end = at + need;
+    char *at = tsi_arena_calloc(&plan->memory, 1, need);
     if (!at) return tsi_fail_memory("the plan of an operator call", need);
+    const char *end = at + need;
     plan->in = take_array(&at, n, sizeof *plan->in);
     plan->in_dtype = take_array(&at, n, sizeof *plan->in_dtype);
     plan->wanted = take_array(&at, n, sizeof *plan->wanted);
