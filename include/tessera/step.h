@@ -74,7 +74,8 @@ TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
  * laid out anew by the lives that blocks have in the new order, in at most bytes_max bytes; 0: in
  * what the recorded step keeps, and an order that needs more is not taken. `out` may be NULL.
  * Refused with a sentence, and the order stays: a program of another step, one with something
- * wrong with it (ts_program_check), more than bytes_max, a device that captured graphs. */
+ * wrong with it (ts_program_check), more than bytes_max, a device that captured graphs. Others are
+ * not held up by a rank that refuses. After ts_rank_recover all operations go alone. */
 TS_API TS_NODISCARD ts_status ts_step_reorder(ts_step *step, const ts_program *program,
                                               int64_t bytes_max, ts_step_order *out);
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.

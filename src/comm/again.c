@@ -17,9 +17,11 @@ typedef struct again {
     ts_work *work; /* under way; NULL: it is not, or the caller waits in the call */
     bool posted;   /* the caller waits later */
     /* Of operations that go as one: the last of them, which takes all along, and the next one. Of
-     * the last: the first, and where the elements of all lie side by side. */
+     * the last: the first, where the elements of all lie side by side, and the epoch of which it
+     * was agreed: after it some ranks may know of newer orders, so each goes alone. */
     struct again *with, *next, *first;
     char *room;
+    uint64_t epoch;
 } again;
 
 static void again_destroy(void *context)
@@ -105,6 +107,13 @@ static tsi_block *source_of(again *a)
     return &a->call.local.base.in;
 }
 
+/* The last of those it goes with; NULL: it goes alone. */
+static again *last_of(const again *a)
+{
+    bool holds = a->with && a->with->epoch == a->call.group->comm->epoch;
+    return holds ? a->with : NULL;
+}
+
 /* The elements of `like` in row-major order, from `at` on. */
 static tsi_block dense_at(char *at, const tsi_block *like)
 {
@@ -160,11 +169,12 @@ static ts_status unpack(const again *last)
 static ts_status issue_run(void *context)
 {
     again *a = context;
-    if (a->with && a->with != a) return TS_OK; /* it begins with the last of them */
+    const again *last = last_of(a);
+    if (last && last != a) return TS_OK; /* it begins with the last of them */
     tsi_call call = a->call;
     a->rank->where = a->where;
     call.options.work = a->posted ? &a->work : NULL;
-    if (a->with) TSI_TRY(pack(a, &call.local.base));
+    if (last) TSI_TRY(pack(last, &call.local.base));
     return tsi_call_issue(&call);
 }
 
@@ -209,13 +219,13 @@ ts_status tsi_again_issue(tsi_call *call)
 
 static ts_status wait_run(void *context)
 {
-    again *a = context;
-    if (a->with) a = a->with;
+    again *a = context, *last = last_of(a);
+    if (last) a = last;
     ts_work *work = a->work;
     if (!work) return TS_OK; /* of those who wait for the same, the first did */
     a->work = NULL;
     TSI_TRY(ts_work_wait(work));
-    return a->with ? unpack(a) : TS_OK;
+    return last ? unpack(last) : TS_OK;
 }
 
 ts_status tsi_again_wait(ts_work *work)
@@ -304,6 +314,7 @@ void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *
     again *last = operation[count - 1]->context;
     last->first = operation[0]->context;
     last->room = room;
+    last->epoch = last->call.group->comm->epoch;
     for (int64_t i = 0; i < count; i++) {
         again *a = operation[i]->context;
         a->with = last;

@@ -251,6 +251,7 @@ ts_status tsi_comm_recover(ts_rank *rank)
     rank->on_error = comm_on_error;
     tsi_batch_drop(comm);
     TSI_TRY(world->engine->recover(world->engine_state, rank));
+    comm->epoch++;
     tsi_seat_reset_all(comm);
     return TS_OK;
 }

@@ -47,6 +47,7 @@ typedef struct tsi_comm_rank {
     ts_work *spare;              /* freed handles, kept for reuse */
     tsi_copies *copies;          /* freed ones, a few */
     ts_work *batch, **batch_end; /* issued since batch_begin, not started */
+    uint64_t epoch;              /* recoveries: all ranks of the world have as many */
     bool batch_open;
     bool left;     /* tsi_comm_leave was called */
     bool no_loans; /* as if peers' memory could not be read */

@@ -21,7 +21,8 @@ static bool can_join(const tsi_action *a, const tsi_action *b)
     bool moves = a->kind == TSI_ACTION_GATHER || a->kind == TSI_ACTION_REDUCE ||
                  a->kind == TSI_ACTION_ALL_REDUCE;
     return moves && a->kind == b->kind && a->group == b->group && a->channel == b->channel &&
-           a->queue == b->queue && a->queue != 0 && a->us < 0 && b->us < 0;
+           a->queue == b->queue && a->queue != 0 && a->us < 0 && b->us < 0 && a->bytes > 0 &&
+           b->bytes > 0; /* a program that is read back finds the members by their bytes */
 }
 
 /* Does b touch what a makes or changes, or free what it reads? */

@@ -245,20 +245,38 @@ static ts_status order_works(ts_step *s, const tsi_step *given, int64_t bytes_ma
     return status;
 }
 
+static ts_status find_order(ts_step *s, const tsi_step *given, int64_t bytes_max,
+                            tsi_buckets *buckets, tsi_works_report *report)
+{
+    if (s->captures)
+        return TSI_FAIL(TS_ERR_STATE, "step: the device has it as graphs; it keeps its order");
+    TSI_TRY(tsi_works_tie(&s->works));
+    if (given) TSI_TRY(check_ranks(s, given));
+    if (s->works.unclear) return TS_OK; /* it does not fit anywhere else */
+    return order_works(s, given, bytes_max, buckets, report);
+}
+
+/* A refusal that is this rank's alone is told to nobody: those who took the program meet it where
+ * they agree, and go on. The rank has its error afterwards as before. */
+static void refuse_with_others(const ts_step *s)
+{
+    tsi_error_record why;
+    if (s->rank->error.error.blast != TS_BLAST_AGREED) return; /* they were told */
+    tsi_error_copy(&why, &s->rank->error);
+    tsi_error_clear(&s->rank->error);
+    if (tsi_buckets_refuse(s) == TS_OK) tsi_rank_take_error(s->rank, &why);
+}
+
 static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_max,
                          tsi_works_report *report, int64_t *joined)
 {
     tsi_buckets buckets = { 0 };
     const tsi_step *given = program ? program->step : NULL;
-    if (s->captures)
-        return TSI_FAIL(TS_ERR_STATE, "step: the device has it as graphs; it keeps its order");
-    TSI_TRY(tsi_works_tie(&s->works));
-    if (given) TSI_TRY(check_ranks(s, given));
-    ts_status status = TS_OK;
-    if (!s->works.unclear) /* else it does not fit anywhere else */
-        status = order_works(s, given, bytes_max, &buckets, report);
+    ts_status status = find_order(s, given, bytes_max, &buckets, report);
     if (status == TS_OK && given)
         status = tsi_buckets_join(&buckets, s, given, report->fits, joined);
+    else if (given)
+        refuse_with_others(s);
     tsi_buckets_release(&buckets);
     return status;
 }

@@ -244,3 +244,9 @@ ts_status tsi_buckets_join(const tsi_buckets *b, const ts_step *s, const tsi_ste
     tsi_free(j.least);
     return status;
 }
+
+ts_status tsi_buckets_refuse(const ts_step *s)
+{
+    int64_t not_taken[3] = { 0 };
+    return s->rank->world->rank_count < 2 ? TS_OK : least_of_all(s->rank, not_taken, 3);
+}

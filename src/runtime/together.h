@@ -29,5 +29,7 @@ void tsi_buckets_release(tsi_buckets *buckets);
  * many operations go with another one. */
 ts_status tsi_buckets_join(const tsi_buckets *buckets, const ts_step *s, const tsi_step *given,
                            bool taken, int64_t *joined);
+/* [coll] In its place, of a rank that refuses the program: then nobody joins anything. */
+ts_status tsi_buckets_refuse(const ts_step *s);
 
 #endif

@@ -475,6 +475,51 @@ static char *edited(const char *text, const char *line, bool again)
     return out;
 }
 
+static void replays(test *t, ts_step *step, machine *usual, machine *again, const char *when)
+{
+    TEST_OK(t, ts_step_replay(step));
+    TEST_OK(t, random_step(usual));
+    same_bits(t, usual, again, when);
+}
+
+/* The others are not held up, and nothing goes as one. After a recovery, before which some may have
+ * known of a newer order, everything goes alone. */
+TS_TEST_RANKS(a_rank_that_refuses_holds_nobody_up, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, 4629), again = machine_of(t, mesh, 4629);
+    machine orders = { .state = 3 };
+    usual.sums = again.sums = true;
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    ts_step_summary was = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(step, &was));
+    ts_program *program = bucketed(t, step, &orders, false), *other = NULL;
+    TEST_OK(t, ts_program_parse("step 1\nranks 1\n", &other));
+    ts_step_order is = TS_INIT(ts_step_order);
+    TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
+    TEST_CHECK(t, is.joined > 0);
+    replays(t, step, &usual, &again, "joined");
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    bool refuses = ts_rank_index(t->me) + 1 == t->count;
+    ts_scope inner = ts_scope_open_with(t->me, &options);
+    ts_status status = ts_step_reorder(step, refuses ? other : program, 16 * was.bytes, &is);
+    TEST_CHECK(t, status == (refuses ? TS_ERR_ARG : TS_OK) && is.joined == 0);
+    TEST_CHECK(t, ts_scope_close(inner) == status);
+    replays(t, step, &usual, &again, "after a refusal");
+    status = ts_step_reorder(step, program, 16 * was.bytes, &is);
+    TEST_CHECK(t, status == TS_OK || status == TS_ERR_PEER); /* a faster rank recovers already */
+    TEST_OK(t, ts_rank_recover(t->me));
+    replays(t, step, &usual, &again, "after a recovery");
+    ts_program_destroy(program);
+    ts_program_destroy(other);
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+}
+
 TS_TEST_RANKS(programs_of_other_steps_are_refused, 1)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
