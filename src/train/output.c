@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -24,12 +25,18 @@ enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 300 };
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-/* Says who holds it, as that run wrote it down. */
+/* Says who holds it, as that run wrote it down: just after it took the lock, so that it may be a
+ * moment away. */
 static ts_status fail_locked(const char *output, int file)
 {
+    enum { LOOKS = 50, BETWEEN_NS = 4000000 };
     char holder[128] = "";
-    ssize_t got = pread(file, holder, sizeof holder - 1, 0);
-    holder[got > 0 ? strcspn(holder, "\n") : 0] = '\0';
+    for (int look = 0; look < LOOKS && !strchr(holder, '\n'); look++) {
+        if (look > 0) (void)nanosleep(&(struct timespec){ .tv_nsec = BETWEEN_NS }, NULL);
+        ssize_t got = pread(file, holder, sizeof holder - 1, 0);
+        holder[got > 0 ? got : 0] = '\0';
+    }
+    holder[strcspn(holder, "\n")] = '\0';
     return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
                           "train.output: another run%s%s%s is writing into \"%s\"; wait for it, "
                           "stop it, or choose another directory",
