@@ -14,14 +14,27 @@
 #include "base/error.h"
 #include "plan/step_reorder.h"
 
+#define PREFIX "bucket." /* of its name; then comes that of its first member */
+
 enum { MEMBERS_MAX = 64 };
+
+bool tsi_is_bucket(const tsi_action *action)
+{
+    return action->group >= 0 && action->what &&
+           strncmp(action->what, PREFIX, sizeof PREFIX - 1) == 0;
+}
+
+bool tsi_goes_in_buckets(const tsi_action *action)
+{
+    return action->kind == TSI_ACTION_GATHER || action->kind == TSI_ACTION_REDUCE ||
+           action->kind == TSI_ACTION_ALL_REDUCE;
+}
 
 static bool can_join(const tsi_action *a, const tsi_action *b)
 {
-    bool moves = a->kind == TSI_ACTION_GATHER || a->kind == TSI_ACTION_REDUCE ||
-                 a->kind == TSI_ACTION_ALL_REDUCE;
-    return moves && a->kind == b->kind && a->group == b->group && a->channel == b->channel &&
-           a->queue == b->queue && a->queue != 0 && a->us < 0 && b->us < 0 && a->bytes > 0 &&
+    return tsi_goes_in_buckets(a) && a->kind == b->kind && a->group == b->group &&
+           a->channel == b->channel && a->queue == b->queue && a->queue != 0 && a->us < 0 &&
+           b->us < 0 && a->bytes > 0 &&
            b->bytes > 0; /* a program that is read back finds the members by their bytes */
 }
 
@@ -88,7 +101,7 @@ static ts_status join_on(tsi_step *step, int64_t rank, const int32_t *member, in
     const char **form = tsi_alloc_array((size_t)touches + 1, sizeof *form);
     ts_status status = touch && form ? TS_OK : tsi_fail_memory("a bucket", (size_t)touches * 16);
     joined.bytes = 0;
-    (void)snprintf(name, sizeof name, "bucket.%.200s",
+    (void)snprintf(name, sizeof name, PREFIX "%.200s",
                    list->action[member[0]].what ? list->action[member[0]].what : "");
     for (int32_t m = 0, at = 0; status == TS_OK && m < count; m++) {
         const tsi_action *a = &list->action[member[m]];

@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "comm/again.h"
 #include "plan/program.h"
+#include "plan/step_reorder.h"
 #include "runtime/together.h"
 
 typedef struct matching {

@@ -6,26 +6,12 @@
  * begun the first has begun all of them. */
 #include "runtime/together.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/again.h"
+#include "plan/step_reorder.h"
 #include "tessera/comm.h"
-
-bool tsi_is_bucket(const tsi_action *action)
-{
-    return action->group >= 0 && action->what && strncmp(action->what, "bucket.", 7) == 0;
-}
-
-/* Kinds of which all members of the group know the same bytes: they count their operations alike.
- */
-static bool counts_alike(const tsi_action *a)
-{
-    return a->kind == TSI_ACTION_GATHER || a->kind == TSI_ACTION_REDUCE ||
-           a->kind == TSI_ACTION_ALL_REDUCE;
-}
 
 /* ---- wanted ---------------------------------------------------------------------------------- */
 
@@ -106,7 +92,8 @@ ts_status tsi_buckets_make(tsi_buckets *b, const ts_step *s, const tsi_step_list
     for (int32_t i = 0; room && i < recorded->action_count; i++) {
         if (!tsi_is_bucket(&given->action[place[i]])) continue;
         int64_t at = b->members.count++;
-        bool same = at > 0 && b->of[at - 1] == place[i] && counts_alike(&recorded->action[i]);
+        bool same =
+            at > 0 && b->of[at - 1] == place[i] && tsi_goes_in_buckets(&recorded->action[i]);
         b->of[at] = place[i];
         b->work[at] = last[i];
         b->members.member[at] = (tsi_member){ .follows = same };

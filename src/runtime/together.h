@@ -20,7 +20,6 @@ typedef struct tsi_buckets {
     int64_t *work;       /* [member]: the kept work that begins it; -1: none */
 } tsi_buckets;
 
-bool tsi_is_bucket(const tsi_action *action);
 /* Those of this rank. `place`: where the program has each recorded action. The works are tied. */
 ts_status tsi_buckets_make(tsi_buckets *buckets, const ts_step *s, const tsi_step_list *recorded,
                            const tsi_step_list *given, const int32_t *place);
