@@ -82,9 +82,9 @@ ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
 void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 void tsi_model_routers_release(ts_model *model);
 void tsi_model_routers_clear(ts_model *model); /* what they counted since the last step */
-/* What a router counted (router.h). */
-typedef struct tsi_router_counts {
-    struct ts_tensor *load, *numbers;
+typedef struct tsi_router_counts {             /* since the last step */
+    struct ts_tensor *load;    /* variable [E]: choices; or NULL: nothing was counted */
+    struct ts_tensor *numbers; /* variable [4]: sums of the losses; choices dropped */
     int64_t calls, tokens;
 } tsi_router_counts;
 /* All routers' counts for those of `counts`, one for each, and the other way round: a step that is

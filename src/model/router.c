@@ -99,10 +99,10 @@ static void count(tsi_router *router, ts_tensor *chosen_BTE, ts_tensor *const lo
     ts_scope scope = ts_scope_open_with(rank, &options);
     for (int i = 0; i < NUMBERS; i++)
         all[i] = number(router, loss[i]);
-    add_to(&router->load, rank, ts_sum(ts_cast(chosen_BTE, TS_DTYPE_F64), both, 2, 0));
-    add_to(&router->numbers, rank, ts_stack(all, NUMBERS, 0));
-    router->calls++;
-    router->tokens += s.extent[0] * s.extent[1];
+    add_to(&router->counted.load, rank, ts_sum(ts_cast(chosen_BTE, TS_DTYPE_F64), both, 2, 0));
+    add_to(&router->counted.numbers, rank, ts_stack(all, NUMBERS, 0));
+    router->counted.calls++;
+    router->counted.tokens += s.extent[0] * s.extent[1];
     ts_scope_close(scope);
 }
 
@@ -148,10 +148,9 @@ tsi_router *tsi_router_add(ts_model *m, int64_t layer, ts_tensor *bias)
 /* The counts begin anew. */
 static void clear(tsi_router *router)
 {
-    ts_tensor_release(router->load);
-    ts_tensor_release(router->numbers);
-    router->load = router->numbers = NULL;
-    router->calls = router->tokens = 0;
+    ts_tensor_release(router->counted.load);
+    ts_tensor_release(router->counted.numbers);
+    router->counted = (tsi_router_counts){ 0 };
 }
 
 void tsi_model_routers_clear(ts_model *m)
@@ -164,11 +163,8 @@ void tsi_model_routers_swap(ts_model *m, tsi_router_counts *counts)
 {
     for (int64_t i = 0; i < m->router_count; i++) {
         tsi_router *r = m->router[i];
-        tsi_router_counts had = { r->load, r->numbers, r->calls, r->tokens };
-        r->load = counts[i].load;
-        r->numbers = counts[i].numbers;
-        r->calls = counts[i].calls;
-        r->tokens = counts[i].tokens;
+        tsi_router_counts had = r->counted;
+        r->counted = counts[i];
         counts[i] = had;
     }
 }
@@ -227,12 +223,15 @@ ts_status ts_model_router_read(ts_model *m, int64_t index, ts_router_report *out
     int64_t experts = m->config.experts;
     double numbers[NUMBERS] = { 0 }, *own = tsi_calloc((size_t)experts + 1, sizeof *own);
     if (!own) return tsi_fail_memory("the loads of experts", (size_t)experts * sizeof *own);
-    *out = (ts_router_report){ .struct_size = sizeof *out, .layer = r->layer, .tokens = r->tokens };
+    *out = (ts_router_report){ .struct_size = sizeof *out,
+                               .layer = r->layer,
+                               .tokens = r->counted.tokens };
     ts_status status = TS_OK;
-    if (r->load) status = read_numbers(r->load, own, experts);
-    if (status == TS_OK && r->numbers) status = read_numbers(r->numbers, numbers, NUMBERS);
+    if (r->counted.load) status = read_numbers(r->counted.load, own, experts);
+    if (status == TS_OK && r->counted.numbers)
+        status = read_numbers(r->counted.numbers, numbers, NUMBERS);
     fill_load(own, experts, out);
-    double calls = r->calls > 0 ? (double)r->calls : 1.0;
+    double calls = r->counted.calls > 0 ? (double)r->counted.calls : 1.0;
     out->dropped = (int64_t)(numbers[DROPPED] + 0.5);
     out->aux_loss = numbers[AUX] / calls;
     out->sequence_loss = numbers[SEQUENCE] / calls;
@@ -250,7 +249,7 @@ static ts_status move_bias(const tsi_router *r, double rate)
     options.no_grad = 1;
     options.implicit_moves = TS_MOVES_ALLOW;
     ts_scope scope = ts_scope_open_with(m->rank, &options);
-    ts_tensor *load = ts_tensor_full(r->load);
+    ts_tensor *load = ts_tensor_full(r->counted.load);
     ts_tensor *d = ts_sign(ts_sub(ts_mean(load, NULL, 0, 0), load));
     d = ts_mul_scalar(ts_sub(d, ts_mean(d, NULL, 0, 0)), rate);
     ts_tensor *moved = ts_add(r->bias, ts_cast(d, ts_tensor_dtype(r->bias)));
@@ -265,7 +264,7 @@ ts_status ts_model_router_step(ts_model *m)
     for (int64_t i = 0; i < m->router_count; i++) {
         tsi_router *r = m->router[i];
         double rate = m->router_options.bias_rate;
-        if (r->bias && r->load && rate != 0) TSI_TRY(move_bias(r, rate));
+        if (r->bias && r->counted.load && rate != 0) TSI_TRY(move_bias(r, rate));
         clear(r);
     }
     return TS_OK;

@@ -14,9 +14,7 @@ typedef struct tsi_router {
     int64_t layer;
     ts_tensor *bias;    /* [E], of choosing alone; or NULL */
     ts_module *experts; /* whose parameters are the matrices */
-    ts_tensor *load;    /* variable [E]: choices; or NULL: nothing was counted */
-    ts_tensor *numbers; /* variable [4]: sums of the losses; choices dropped */
-    int64_t calls, tokens;
+    tsi_router_counts counted;
     int64_t *copy, copy_count; /* experts that every rank computes for its own rows, ascending */
 } tsi_router;
 
