@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/intmath.h"
 #include "checkpoint/transfer.h"
+#include "device/device.h"
 
 /* Elements of a writer's block: chunks of its slots, one slot after the other. */
 typedef struct chunk_rule {
@@ -168,67 +169,60 @@ static void add_rows(struct tsi_dealing *d, int64_t count, int64_t length, const
     }
 }
 
-static void set_dim(tsi_box *box, int32_t d, const tsi_box *from, int32_t e)
+static void set_dim(tsi_block *block, int32_t d, int64_t extent, int64_t stride)
 {
-    box->extent[d] = from->extent[e];
-    box->stride_a[d] = from->stride_a[e];
-    box->stride_b[d] = from->stride_b[e];
+    block->extent[d] = extent;
+    block->stride[d] = stride;
 }
 
-/* Dims in the order of the block, those of periods too; inner ones that follow each other on both
- * sides become one. */
-static tsi_box simplified(const tsi_box *given)
+/* The box as a pair of blocks, with few dims, in the order of the first; those of periods too. */
+static void simplify(const tsi_box *box, tsi_block *from, tsi_block *to)
 {
-    tsi_box b = { .extent = { 1 }, .stride_a = { 1 }, .stride_b = { 1 } };
-    b.offset_a = given->offset_a;
-    b.offset_b = given->offset_b;
-    for (int32_t d = 0; d < given->ndim; d++) {
-        if (given->extent[d] == 1) continue;
-        int32_t e = b.ndim++;
-        for (; e > 0 && b.stride_a[e - 1] < given->stride_a[d]; e--)
-            set_dim(&b, e, &b, e - 1);
-        set_dim(&b, e, given, d);
+    *from = *to = (tsi_block){ .ndim = box->ndim };
+    for (int32_t d = 0; d < box->ndim; d++) {
+        int32_t e = d;
+        for (; e > 0 && from->stride[e - 1] < box->stride_a[d]; e--) {
+            set_dim(from, e, from->extent[e - 1], from->stride[e - 1]);
+            set_dim(to, e, to->extent[e - 1], to->stride[e - 1]);
+        }
+        set_dim(from, e, box->extent[d], box->stride_a[d]);
+        set_dim(to, e, box->extent[d], box->stride_b[d]);
     }
-    if (b.ndim == 0) b.ndim = 1;
-    while (b.ndim > 1) {
-        int32_t d = b.ndim - 2;
-        if (b.stride_a[d] != b.stride_a[d + 1] * b.extent[d + 1] ||
-            b.stride_b[d] != b.stride_b[d + 1] * b.extent[d + 1])
-            break;
-        b.extent[d] *= b.extent[d + 1];
-        b.stride_a[d] = b.stride_a[d + 1];
-        b.stride_b[d] = b.stride_b[d + 1];
-        b.ndim--;
-    }
-    return b;
+    tsi_block_coalesce_pair(from, to);
+    if (from->ndim > 0) return;
+    from->ndim = to->ndim = 1; /* one element */
+    set_dim(from, 0, 1, 1);
+    set_dim(to, 0, 1, 1);
 }
 
 /* The runs of a box: its last dim, of which that before it has rows. */
-static bool add_box(const tsi_box *given, void *context)
+static bool add_box(const tsi_box *box, void *context)
 {
     struct tsi_dealing *d = context;
-    tsi_box b = simplified(given);
-    int32_t last = b.ndim - 1, outer = last > 0 ? last - 1 : 0;
-    bool apart = b.extent[last] > 1 && (b.stride_a[last] != 1 || b.stride_b[last] != 1);
+    tsi_block a, b;
+    simplify(box, &a, &b);
+    int32_t last = a.ndim - 1, outer = last > 0 ? last - 1 : 0;
+    bool apart = a.extent[last] > 1 && (a.stride[last] != 1 || b.stride[last] != 1);
     d->fits = d->fits && !apart && d->wishes < WISHES_MAX;
     if (!d->fits) return false;
     wish *w = &d->wish[d->wishes++];
     w->target = d->target;
     w->first = w->next = &d->run[d->runs];
     int64_t index[TS_NDIM_MAX] = { 0 }, step[2] = { 1, 1 }, rows = 1;
+    int64_t from = box->offset_a, to = box->offset_b;
     if (last > 0) {
-        step[0] = b.stride_a[last - 1];
-        step[1] = b.stride_b[last - 1];
-        rows = b.extent[last - 1];
+        step[0] = a.stride[last - 1];
+        step[1] = b.stride[last - 1];
+        rows = a.extent[last - 1];
     }
     for (int32_t k = 0; k >= 0;) {
-        add_rows(d, rows, b.extent[last], step, b.offset_a, b.offset_b);
+        add_rows(d, rows, a.extent[last], step, from, to);
         for (k = outer - 1; k >= 0; k--) { /* the next row-major index of the outer dims */
-            b.offset_a += b.stride_a[k];
-            b.offset_b += b.stride_b[k];
-            if (++index[k] < b.extent[k]) break;
-            b.offset_a -= index[k] * b.stride_a[k];
-            b.offset_b -= index[k] * b.stride_b[k];
+            from += a.stride[k];
+            to += b.stride[k];
+            if (++index[k] < a.extent[k]) break;
+            from -= index[k] * a.stride[k];
+            to -= index[k] * b.stride[k];
             index[k] = 0;
         }
     }
