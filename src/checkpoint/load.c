@@ -137,14 +137,9 @@ static ts_status read_dense(loading *l, const tsi_entry *entry, ts_tensor *t)
 
 static ts_status read_strided(loading *l, const tsi_entry *entry, ts_tensor *t)
 {
-    tsi_block dense = tsi_array_block(t->array);
-    size_t bytes = (size_t)tsi_block_count(&dense) * ts_dtype_size((ts_dtype)dense.dtype);
-    int64_t stride = 1;
-    for (int32_t d = dense.ndim - 1; d >= 0; d--) {
-        dense.stride[d] = stride;
-        stride *= dense.extent[d];
-    }
-    dense.data = tsi_alloc_aligned(bytes + 1, 64);
+    tsi_block block = tsi_array_block(t->array);
+    size_t bytes = (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)block.dtype);
+    tsi_block dense = tsi_block_dense_like(&block, tsi_alloc_aligned(bytes + 1, 64));
     if (!dense.data) return tsi_fail_memory("a copy of a block", bytes);
     ts_status status = read_block(l, entry, t, &dense);
     if (status == TS_OK) status = tsi_array_write(t->rank, t->array, &dense);

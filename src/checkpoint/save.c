@@ -119,13 +119,8 @@ static ts_status with_block(tsi_save *save, int64_t number, ts_tensor *t)
         return status;
     }
     size_t bytes = (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)block.dtype);
-    tsi_block dense = block;
-    dense.data = tsi_alloc_aligned(bytes + 1, 64);
+    tsi_block dense = tsi_block_dense_like(&block, tsi_alloc_aligned(bytes + 1, 64));
     if (!dense.data) return tsi_fail_memory("a copy of a block", bytes);
-    for (int64_t d = block.ndim - 1, stride = 1; d >= 0; d--) {
-        dense.stride[d] = stride;
-        stride *= block.extent[d];
-    }
     ts_status status = tsi_array_read(t->rank, t->array, &dense);
     if (status == TS_OK) status = put_pieces(save, number, &dense);
     tsi_free(dense.data);

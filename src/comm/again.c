@@ -114,19 +114,6 @@ static again *last_of(const again *a)
     return holds ? a->with : NULL;
 }
 
-/* The elements of `like` in row-major order, from `at` on. */
-static tsi_block dense_at(char *at, const tsi_block *like)
-{
-    tsi_block block = *like;
-    int64_t stride = 1;
-    block.data = at;
-    for (int32_t d = block.ndim - 1; d >= 0; d--) {
-        block.stride[d] = stride;
-        stride *= block.extent[d];
-    }
-    return block;
-}
-
 /* Into the room of the last one, or from there to where the results of each belong. */
 static ts_status copy_all(const again *last, bool into)
 {
@@ -134,7 +121,7 @@ static ts_status copy_all(const again *last, bool into)
     char *at = last->room;
     for (again *a = last->first; a; a = a->next) {
         const tsi_block *block = into ? source_of(a) : &a->call.local.base.out;
-        tsi_block packed = dense_at(at, block);
+        tsi_block packed = tsi_block_dense_like(block, at);
         int64_t count = tsi_block_count(block);
         at += count * (int64_t)ts_dtype_size((ts_dtype)block->dtype);
         if (count > 0)

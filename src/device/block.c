@@ -31,6 +31,18 @@ bool tsi_block_is_dense(const tsi_block *block)
     return true;
 }
 
+tsi_block tsi_block_dense_like(const tsi_block *like, void *data)
+{
+    tsi_block dense = *like;
+    int64_t stride = 1;
+    dense.data = data;
+    for (int32_t d = dense.ndim - 1; d >= 0; d--) {
+        dense.stride[d] = stride;
+        stride *= dense.extent[d];
+    }
+    return dense;
+}
+
 /* All zero means row-major; anything else is taken as it stands. */
 static void block_strides(const ts_array *array, tsi_block *out)
 {

@@ -206,6 +206,8 @@ static inline void *tsi_device_near(const tsi_device *device, const void *addres
 /* ---- helpers on blocks, no memory touched */
 int64_t tsi_block_count(const tsi_block *block);
 bool tsi_block_is_dense(const tsi_block *block); /* contiguous, row-major */
+/* The elements of `like` side by side from `data` on, row-major. */
+tsi_block tsi_block_dense_like(const tsi_block *like, void *data);
 /* From a public array, validated: dtype, ndim, extents, data not NULL unless empty. */
 ts_status tsi_block_of_array(const ts_array *array, const char *what, tsi_block *out);
 /* Merges dims that are contiguous in both blocks (same extents); drops size-1 dims. */

@@ -8,14 +8,10 @@ ts_status tsi_hold(const tsi_kernel_io *io, const tsi_block *block, ts_dtype dty
 {
     *held = (tsi_held){ .block = block, .dense = *block, .out = out };
     if (block->dtype == (int32_t)dtype && tsi_block_is_dense(block)) return TS_OK;
-    int64_t stride = 1;
+    size_t count = (size_t)tsi_block_count(block);
+    TSI_TRY(tsi_scratch_get(&held->scratch, io->rank, count, ts_dtype_size(dtype)));
+    held->dense = tsi_block_dense_like(block, held->scratch.data);
     held->dense.dtype = (int32_t)dtype;
-    for (int32_t d = block->ndim - 1; d >= 0; d--) {
-        held->dense.stride[d] = stride;
-        stride *= block->extent[d];
-    }
-    TSI_TRY(tsi_scratch_get(&held->scratch, io->rank, (size_t)stride, ts_dtype_size(dtype)));
-    held->dense.data = held->scratch.data;
     return out ? TS_OK : tsi_copy_all(io, &held->dense, block);
 }
 

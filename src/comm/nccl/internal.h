@@ -193,7 +193,6 @@ tsi_nccl_result tsi_native_call(tsi_nccl_op *op);
 /* ---- round.c ---- */
 ts_status tsi_round_enqueue(tsi_nccl_op *op, tsi_nccl_result *result); /* pack, send, receive */
 ts_status tsi_round_unpack(tsi_nccl_op *op);                           /* fold, unpack */
-tsi_block tsi_dense_block(const tsi_block *like, void *data);
 tsi_block tsi_part_block(const ts_part *part, int32_t dtype);
 
 /* ---- op.c ---- */

@@ -44,11 +44,11 @@ static ts_status flatten(tsi_nccl_op *op, size_t extra)
     const tsi_device *device = work->device;
     bool root = work->print.kind == TSI_COMM_BROADCAST && work->print.root == work->member;
     if (in > 0) {
-        tsi_block to = tsi_dense_block(&work->in, op->flat_in);
+        tsi_block to = tsi_block_dense_like(&work->in, op->flat_in);
         TSI_TRY(device->copy(device, &to, &work->in, op->lane->stream));
     }
     if (out == 0 || !root) return TS_OK;
-    tsi_block to = tsi_dense_block(&work->out, op->flat_out);
+    tsi_block to = tsi_block_dense_like(&work->out, op->flat_out);
     return device->copy(device, &to, &work->out, op->lane->stream);
 }
 
@@ -56,7 +56,7 @@ static ts_status unflatten(const tsi_nccl_op *op)
 {
     const tsi_work *work = op->work;
     if (!work->out.dtype || op->flat_out == work->out.data || !op->flat_out) return TS_OK;
-    tsi_block from = tsi_dense_block(&work->out, op->flat_out);
+    tsi_block from = tsi_block_dense_like(&work->out, op->flat_out);
     return work->device->copy(work->device, &work->out, &from, op->lane->stream);
 }
 

@@ -13,18 +13,6 @@
 
 enum { ALIGN = 256 };
 
-tsi_block tsi_dense_block(const tsi_block *like, void *data)
-{
-    tsi_block out = *like;
-    int64_t stride = 1;
-    out.data = data;
-    for (int32_t d = out.ndim - 1; d >= 0; d--) {
-        out.stride[d] = stride;
-        stride *= out.extent[d];
-    }
-    return out;
-}
-
 tsi_block tsi_part_block(const ts_part *part, int32_t dtype)
 {
     tsi_block block = { .data = part->data, .dtype = dtype, .ndim = part->ndim };
@@ -112,7 +100,8 @@ static ts_status pack(tsi_nccl_op *op, const tsi_nccl_peer *peer)
     int32_t dtype = op->work->print.dtype;
     char *at = peer->send;
     for (int64_t i = 0; i < peer->parts; i++) {
-        tsi_block from = tsi_part_block(&peer->part[i], dtype), to = tsi_dense_block(&from, at);
+        tsi_block from = tsi_part_block(&peer->part[i], dtype),
+                  to = tsi_block_dense_like(&from, at);
         int64_t count = tsi_block_count(&from);
         if (count == 0 || from.data == at) continue;
         TSI_TRY(device->copy(device, &to, &from, op->lane->stream));
@@ -181,7 +170,7 @@ static tsi_block next_of(tsi_nccl_op *op, const ts_part *part)
     tsi_nccl_peer *peer = &op->peer[part->peer];
     int32_t dtype = op->work->print.dtype;
     tsi_block like = tsi_part_block(part, dtype);
-    tsi_block from = tsi_dense_block(&like, peer->recv + peer->at * tsi_element_bytes(dtype));
+    tsi_block from = tsi_block_dense_like(&like, peer->recv + peer->at * tsi_element_bytes(dtype));
     peer->at += tsi_part_elements(part);
     return from;
 }

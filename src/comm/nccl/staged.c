@@ -112,12 +112,12 @@ static ts_status stage_blocks(tsi_nccl_op *op, char *at)
     const tsi_work *work = op->work;
     tsi_work *shadow = &op->shadow;
     if (work->in.dtype) {
-        shadow->in = tsi_dense_block(&work->in, at);
+        shadow->in = tsi_block_dense_like(&work->in, at);
         at += bytes_of(tsi_block_count(&work->in), work->print.dtype);
         TSI_TRY(copy(op, &shadow->in, &work->in));
     }
     if (!work->out.dtype) return TS_OK;
-    shadow->out = tsi_dense_block(&work->out, at);
+    shadow->out = tsi_block_dense_like(&work->out, at);
     bool root = work->print.kind == TSI_COMM_BROADCAST && work->print.root == work->member;
     return root ? copy(op, &shadow->out, &work->out) : TS_OK;
 }

@@ -234,12 +234,7 @@ static packet *make_packet(tsi_inbox *box, tsi_work *work)
     p->work = *work;
     p->work.ready = NULL; /* the receiver's copy stands behind this one */
     p->work.engine_word[0] = 1;
-    p->work.in.data = p->data;
-    int64_t stride = 1;
-    for (int32_t d = work->in.ndim - 1; d >= 0; d--) {
-        p->work.in.stride[d] = stride;
-        stride *= work->in.extent[d];
-    }
+    p->work.in = tsi_block_dense_like(&work->in, p->data);
     if (bytes == 0 || tsi_inbox_move(box, work, NULL, &p->work.in) == TS_OK) return p;
     packet_free(&p->work);
     return NULL;

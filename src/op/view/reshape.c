@@ -345,12 +345,8 @@ static bool reshape_strides(const tsi_op_call *call, const tsi_block *in, tsi_bl
  * extents. */
 static ts_status reshape_reference(const tsi_kernel_io *io)
 {
-    tsi_block to = io->in[0].block;
-    to.data = io->out[0].block.data;
+    tsi_block to = tsi_block_dense_like(&io->in[0].block, io->out[0].block.data);
     to.dtype = io->out[0].block.dtype;
-    int64_t stride = 1;
-    for (int32_t d = to.ndim - 1; d >= 0; stride *= to.extent[d--])
-        to.stride[d] = stride;
     return io->device->copy(io->device, &to, &io->in[0].block, io->queue);
 }
 
