@@ -70,15 +70,17 @@ TS_TEST_RANKS(attention_of_odd_sizes, 1)
     TEST_EQ(t, n.declined, 0);
 }
 
-/* Scores far from each other and from zero: weights from 1 down to nothing, tops that grow. */
+/* Scores far from each other and from zero: weights from 1 down to nothing, tops that grow. Where
+ * they are so far that one key has all the weight, the rounding of a score must not show. */
 TS_TEST_RANKS(attention_of_large_scores, 1)
 {
-    const int64_t size[] = { 1, 1, 1, 40, 600, 16, 8 };
+    static const double scales[] = { 0.8, 0.25, 3e3, 1e30 }; /* of sums of 16 numbers up to 16 */
+    static const int64_t sizes[][7] = { { 1, 1, 1, 40, 600, 16, 8 }, { 1, 1, 1, 1, 600, 16, 8 } };
     counts n = { 0, 0 };
-    for (int k = 0; k < 8; k++) {
-        call c = attention_call("attention", k & 1 ? TS_DTYPE_BF16 : TS_DTYPE_F32, size, k & 2);
-        const double scale = k & 4 ? 0.25 : 0.8; /* of sums of 16 numbers up to 16 */
-        memcpy(c.attributes, &scale, sizeof scale);
+    for (int k = 0; k < 32; k++) {
+        ts_dtype dtype = k & 1 ? TS_DTYPE_BF16 : TS_DTYPE_F32;
+        call c = attention_call("attention", dtype, sizes[k >> 4], k & 2);
+        memcpy(c.attributes, &scales[k >> 2 & 3], sizeof *scales);
         TEST_CHECK(t, infer(&c));
         run_both(t, &c, DENSE, &n);
     }

@@ -45,7 +45,7 @@ static void weigh_row(const forward *f, state *s, int64_t i, const tsi_attend_ro
                       int64_t columns)
 {
     const tsi_row_set *set = f->a.set;
-    float *row = s->score + i * KEYS, scale = tsi_attend_scale(&f->a);
+    float *row = s->score + i * KEYS;
     int64_t seen = at->last - at->first;
     memset(row, 0, (size_t)at->first * sizeof *row);
     memset(row + at->last, 0, (size_t)(columns - at->last) * sizeof *row);
@@ -53,7 +53,8 @@ static void weigh_row(const forward *f, state *s, int64_t i, const tsi_attend_ro
     s->sees[i] = true;
     tsi_attend_scores(&f->a, at, row, NULL);
     float *part = row + at->first;
-    float top = (float)set->fold_f32[TSI_BY_MAX](part, seen) * scale, before = s->top[i];
+    float top = (float)set->fold_f32[TSI_BY_MAX](part, seen) * tsi_attend_scale(&f->a);
+    float before = s->top[i];
     bool numbers = top < INFINITY; /* not if there is a NaN */
     if (!numbers) s->total[i] = (double)NAN;
     if (top < before) top = before;
@@ -61,7 +62,7 @@ static void weigh_row(const forward *f, state *s, int64_t i, const tsi_attend_ro
         memset(part, 0, (size_t)seen * sizeof *row);
         return;
     }
-    double sum = set->exp_scaled(part, part, scale, top, seen);
+    double sum = tsi_attend_weigh(&f->a, part, top, seen);
     if (top != before && s->total[i] != 0.0) {
         float shrink = expf(before - top);
         s->total[i] *= (double)shrink;

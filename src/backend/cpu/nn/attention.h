@@ -48,6 +48,9 @@ static inline float tsi_attend_scale(const tsi_attend *a) /* of scores as they a
     return tsi_attend_changes(a) ? 1.0f : a->scale;
 }
 
+/* Scores from here on are so far apart that the rounding of a product shows in its power. */
+#define TSI_ATTEND_FAR 65536.0f
+
 /* ---- one row of a tile (attention_tile.c) ---------------------------------------------------- */
 typedef struct tsi_attend_row {
     int64_t b, h, query, key; /* local: batch, head, query, first key of the tile */
@@ -69,6 +72,9 @@ tsi_attend_row tsi_attend_row_of(const tsi_attend *a, const tsi_mask_run *run, c
 /* Products to scores: caps and biases; what is not seen becomes -inf. `slope` (NULL: not wanted)
  * gets the derivative of each score by its product, scale included, where scores are changed. */
 void tsi_attend_scores(const tsi_attend *a, const tsi_attend_row *row, float *score, float *slope);
+/* Scores to weights e^(scale score - top) in place, where top is the rounded product of the
+ * greatest score, or greater; their sum. */
+double tsi_attend_weigh(const tsi_attend *a, float *score, float top, int64_t count);
 /* Each number times what its weight is kept by. */
 void tsi_attend_drop_row(const tsi_attend *a, const tsi_attend_row *row, float *x);
 

@@ -59,6 +59,17 @@ static void prepare_rows(void *context, int64_t begin, int64_t end, int32_t work
     }
 }
 
+/* Far from 0 products are scaled first, as those were whose logarithm `base` is. */
+static void turn_scores(const tsi_attend *a, float *p, float *dp, float base, float delta,
+                        int64_t count)
+{
+    float scale = tsi_attend_scale(a);
+    bool far = fabsf(base) >= TSI_ATTEND_FAR;
+    if (far) a->set->scale(p, p, scale, count);
+    a->set->attend_back(p, dp, (const float[]){ far ? 1.0f : scale, base, delta }, count);
+    if (far) a->set->scale(dp, dp, scale, count);
+}
+
 /* Products to weights, and the gradient of the weights to that of the scores, in place. */
 static void turn_row(const backward *w, const block *k, int64_t i)
 {
@@ -75,9 +86,7 @@ static void turn_row(const backward *w, const block *k, int64_t i)
     if (row.last == row.first) return;
     tsi_attend_scores(a, &row, p, slope);
     if (a->drops) tsi_attend_drop_row(a, &row, dp);
-    a->set->attend_back(p + row.first, dp + row.first,
-                        (const float[]){ tsi_attend_scale(a), base, w->delta[at] },
-                        row.last - row.first);
+    turn_scores(a, p + row.first, dp + row.first, base, w->delta[at], row.last - row.first);
     for (int64_t j = row.first; tsi_attend_changes(a) && j < row.last; j++)
         dp[j] *= slope[j];
     if (a->drops) tsi_attend_drop_row(a, &row, p);

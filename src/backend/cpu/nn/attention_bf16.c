@@ -165,6 +165,10 @@ static void weigh_row(const forward *f, state *s, int64_t i, const tsi_attend_ro
         clear(to, tile->run, s->step, 0, seen);
         return;
     }
+    if (fabsf(top) >= TSI_ATTEND_FAR) { /* see tsi_attend_weigh */
+        f->a.set->scale(row, row, factor, seen);
+        factor = 1.0f;
+    }
     double sum = (double)tile->weigh(to, s->step, row, (const float[]){ factor, top }, seen);
     if (top != before && s->total[i] != 0.0) {
         float shrink = exp2f(before - top);

@@ -59,8 +59,8 @@ static void weigh(const few *f, softmax *s, float *sum, float *score, const tsi_
 {
     const tsi_row_set *set = f->a.set;
     int64_t seen = row->last - row->first;
-    float *part = score + row->first, scale = tsi_attend_scale(&f->a), before = s->top;
-    float top = (float)set->fold_f32[TSI_BY_MAX](part, seen) * scale;
+    float *part = score + row->first, before = s->top;
+    float top = (float)set->fold_f32[TSI_BY_MAX](part, seen) * tsi_attend_scale(&f->a);
     bool numbers = top < INFINITY; /* not if there is a NaN */
     if (!numbers) s->total = (double)NAN;
     if (top < before) top = before;
@@ -68,7 +68,7 @@ static void weigh(const few *f, softmax *s, float *sum, float *score, const tsi_
         memset(part, 0, (size_t)seen * sizeof *part);
         return;
     }
-    double more = set->exp_scaled(part, part, scale, top, seen);
+    double more = tsi_attend_weigh(&f->a, part, top, seen);
     if (top != before && s->total != 0.0) {
         float shrink = expf(before - top);
         s->total *= (double)shrink;

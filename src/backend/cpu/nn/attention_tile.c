@@ -66,6 +66,15 @@ void tsi_attend_scores(const tsi_attend *a, const tsi_attend_row *row, float *sc
         if (!bit_at(row->bits, j)) score[j] = -INFINITY;
 }
 
+/* Far from 0 each product is rounded as that of top was, so that nothing is above it. */
+double tsi_attend_weigh(const tsi_attend *a, float *score, float top, int64_t count)
+{
+    float scale = tsi_attend_scale(a);
+    if (fabsf(top) < TSI_ATTEND_FAR) return a->set->exp_scaled(score, score, scale, top, count);
+    a->set->scale(score, score, scale, count);
+    return a->set->exp_scaled(score, score, 1.0f, top, count);
+}
+
 void tsi_attend_drop_row(const tsi_attend *a, const tsi_attend_row *row, float *x)
 {
     const tsi_operand *q = &a->io->in[0], *k = &a->io->in[1];
