@@ -324,6 +324,12 @@ static ts_status move_kind(tsi_mover by, tsi_work *const *work, int64_t count, i
     return TS_OK;
 }
 
+const char *tsi_move_reason(const tsi_device *device, ts_status status)
+{
+    const char *fault = device != NULL && device->fault != NULL ? device->fault(device) : NULL;
+    return fault != NULL ? fault : ts_status_meaning(status);
+}
+
 ts_status tsi_move_part(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
                         int64_t parts, char *sentence, size_t size)
 {
@@ -332,6 +338,7 @@ ts_status tsi_move_part(tsi_mover by, tsi_work *const *work, int64_t count, int6
     if (status == TS_OK || sentence[0] != '\0') return status;
     char what[200];
     tsi_fingerprint_text(&work[0]->print, what, sizeof what);
-    (void)snprintf(sentence, size, "%s: %s while data was moved", what, ts_status_meaning(status));
+    (void)snprintf(sentence, size, "%s: %s while data was moved", what,
+                   tsi_move_reason(by.device, status));
     return status;
 }

@@ -122,6 +122,8 @@ typedef struct tsi_mover {
  * time. On failure `sentence` says why. */
 ts_status tsi_move_part(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
                         int64_t parts, char *sentence, size_t size);
+/* carry.c: why a copy failed: what a device that is gone says, else what the status means. */
+const char *tsi_move_reason(const tsi_device *device, ts_status status);
 /* exchange.c: what one member of an exchange receives. */
 ts_status tsi_move_exchange(tsi_mover by, tsi_work *const *work, int64_t count, int64_t member,
                             char *sentence, size_t size);

@@ -10,9 +10,13 @@
  * waits for; where nobody would watch it from there on, when the stream has passed it. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
+#include "base/intmath.h"
 #include "comm/nccl/internal.h"
+
+#define DEATH_NS_MAX ((int64_t)3000000000)
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
@@ -255,11 +259,24 @@ static bool join(tsi_nccl_op *op)
     return true;
 }
 
+/* The connections of a process that dies close before the engine below can see that it is gone, and
+ * there its death is told better: it has a moment for that. */
+static bool op_end_by_death(tsi_nccl_op *op)
+{
+    int64_t timeout = tsi_mul_most(op->shadow.timeout_ms, 1000000);
+    int64_t until = tsi_clock_ns() + tsi_min_i64(timeout / 2, DEATH_NS_MAX);
+    while (!op_end_by_fault(op)) {
+        if (tsi_clock_ns() > until) return false;
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    return true;
+}
+
 static bool failed(tsi_nccl_op *op, tsi_nccl_result result)
 {
     char text[480];
     if (result == TSI_NCCL_SUCCESS || result == TSI_NCCL_IN_PROGRESS) return false;
-    if (op_end_by_fault(op)) return true; /* a peer's death is told better there */
+    if (result == TSI_NCCL_REMOTE ? op_end_by_death(op) : op_end_by_fault(op)) return true;
     tsi_lane_text(op->lane, result, text, sizeof text);
     op_fail(op, TS_ERR_PEER, text);
     return true;

@@ -139,12 +139,12 @@ static void end_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv, ts_sta
 
 static void run_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
 {
-    char text[300] = "";
+    char text[620] = "";
     ts_status status = tsi_inbox_move(box_of(recv), send, recv, &recv->out);
     if (status != TS_OK) {
         char what[200];
         tsi_fingerprint_text(&recv->print, what, sizeof what);
-        (void)snprintf(text, sizeof text, "%s: %s", what, ts_status_meaning(status));
+        (void)snprintf(text, sizeof text, "%s: %s", what, tsi_move_reason(recv->device, status));
     }
     end_pair(engine, send, recv, status, text);
 }
