@@ -30,9 +30,12 @@ ts_status tsi_cuda_ask(const tsi_kernel_io *io, int32_t kind, int64_t bound, boo
     if (stream->capture) stream->capture->asks = true;
     stream->call[serial % TSI_CUDA_CALLS] =
         (tsi_cuda_call){ io->op->name, io->rank ? io->rank->where : "" };
-    *out = (tsi_cuda_asker){
-        .to = stream->complaint, .serial = serial, .bound = bound, .kind = kind, .cut = cut
-    };
+    bool alone = !io->rank || io->rank->world->rank_count == 1;
+    *out = (tsi_cuda_asker){ .to = stream->complaint,
+                             .serial = serial,
+                             .bound = bound,
+                             .kind = kind,
+                             .cut = cut && !alone };
     return TS_OK;
 }
 
@@ -62,7 +65,7 @@ ts_status tsi_cuda_complaint_tell(tsi_stream *stream)
     TSI_CUDA_TRY(stream->cuda, "a record",
                  tsi_cu.copy_out(&seen, record, sizeof seen, stream->handle));
     TSI_CUDA_TRY(stream->cuda, "a wait", tsi_cu.stream_sync(stream->handle));
-    if (seen.state == 0) return TS_OK;
+    if (seen.order == 0) return TS_OK;
     TSI_CUDA_TRY(stream->cuda, "a record",
                  tsi_cu.set_bytes(record, 0, sizeof seen, stream->handle));
     return tell(stream, &seen);

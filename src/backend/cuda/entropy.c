@@ -71,7 +71,8 @@ ts_status tsi_cuda_cross_entropy(const tsi_kernel_io *io)
     a.out = loss->data;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     if (!each) TSI_TRY(tsi_cuda_scratch(io->queue, (size_t)a.rows * (wide ? 8 : 4), &a.out));
-    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_LABEL, a.classes, true, &a.asker)); /* peers are told */
+    bool cut = io->in[1].region || attributes->peers;
+    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_LABEL, a.classes, cut, &a.asker));
     TSI_TRY(tsi_cuda_launch(io->queue, by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0, &a));
     if (each) return TS_OK;
     return tsi_cuda_launch(

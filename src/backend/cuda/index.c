@@ -112,13 +112,14 @@ ts_status tsi_cuda_index_select(const tsi_kernel_io *io)
 
 /* ---- into a dim ------------------------------------------------------------------------------ */
 
-/* Every index is one of the dim; told by the next wait. */
-static ts_status check(const tsi_kernel_io *io, int64_t bound)
+/* Every index is one of the dim; told by the next wait. What runs behind it can ask. */
+static ts_status check(const tsi_kernel_io *io, int64_t bound, tsi_cuda_asker *asker)
 {
     const tsi_block *index = &io->in[1].block;
     tsi_cuda_index_args a = { .index_dtype = index->dtype, .index = operand_of(index, -1) };
     tsi_cuda_space_make(&a.space, index->ndim, index->extent);
     TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_PLACE, bound, io->in[1].region != NULL, &a.asker));
+    *asker = a.asker;
     return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_check, a.space.count, &a);
 }
 
@@ -144,7 +145,7 @@ static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool 
     memcpy(a.from_extent, (line ? from : index)->block.extent, sizeof a.from_extent);
     tsi_cuda_space_make(&a.space, out->block.ndim, out->block.extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    TSI_TRY(check(io, out->global->shape.extent[dim]));
+    TSI_TRY(check(io, out->global->shape.extent[dim], &a.asker));
     if (keep && !io->in_place)
         TSI_TRY(io->device->copy(io->device, &out->block, &io->in[0].block, io->queue));
     bool whole = is_whole(a.dtype) || a.dtype == TS_DTYPE_BOOL;

@@ -78,10 +78,11 @@ TSI_BOTH_SIDES static inline int64_t tsi_cuda_place_of(const tsi_cuda_places *p,
  * wait tells it (complain.c). */
 enum { TSI_CUDA_BAD_INDEX = 1, TSI_CUDA_BAD_LABEL, TSI_CUDA_BAD_GROUP, TSI_CUDA_BAD_PLACE };
 typedef struct tsi_cuda_complaint {
-    int32_t state, kind; /* 0: none */
+    uint64_t order; /* 0: none; else the greater, the earlier: calls, then places (complain.cuh) */
     int64_t value, bound;
     uint64_t serial; /* of the call */
-    int32_t cut, reserved;
+    int32_t kind, cut;
+    int32_t lock, reserved; /* 1: a thread writes it */
 } tsi_cuda_complaint;
 typedef struct tsi_cuda_asker {
     tsi_cuda_complaint *to;

@@ -16,7 +16,7 @@ __device__ inline int64_t row_of(const tsi_cuda_embedding_args &a, int64_t token
 {
     int64_t id = load_wide(a.id_dtype, a.ids, token * a.id_stride).whole;
     if (id >= 0 && id < a.asker.bound) return tsi_cuda_place_of(&a.place, id);
-    complain(a.asker, id);
+    complain(a.asker, token, id);
     return -1;
 }
 

@@ -93,7 +93,7 @@ template <typename T> __device__ void forward(const tsi_cuda_entropy_args &a)
             int64_t label = load_wide(a.label_dtype, a.labels, row * a.label_stride).whole;
             counts = label != a.ignore;
             bool wrong = counts && (label < 0 || label >= a.classes);
-            if (wrong) complain(a.asker, label);
+            if (wrong) complain(a.asker, row, label);
             counts = counts && !wrong;
             if (counts) chosen = T::load(x[label]);
         }

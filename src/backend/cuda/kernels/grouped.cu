@@ -19,7 +19,7 @@ __device__ inline int64_t group_of(const tsi_cuda_grouped_args &a, int64_t row)
 {
     int64_t group = load_wide(a.group_dtype, a.group, row * a.group_stride).whole;
     if (group >= 0 && group < a.asker.bound) return tsi_cuda_place_of(&a.place, group);
-    complain(a.asker, group);
+    complain(a.asker, row, group);
     return -1;
 }
 

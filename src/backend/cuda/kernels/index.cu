@@ -4,7 +4,8 @@
  *   index_gather   near[.., i, ..] = far[.., index[i], ..], 0 where another rank holds it
  *   index_add_*    out[.., j, ..] (+)= sum over i with index[i] = j of from[.., i, ..]
  *
- * INV: sums walk the index in order, a result each: the same bits every time. */
+ * INV: sums walk the index in order, a result each: the same bits every time. Where an index is
+ * wrong, nothing is added to what was there. */
 #include "backend/cuda/kernels/complain.cuh"
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/number.cuh"
@@ -42,7 +43,7 @@ extern "C" __global__ void index_gather(const __grid_constant__ tsi_cuda_index_a
         if (index >= 0 && index < a.asker.bound)
             at = tsi_cuda_place_of(&a.place, index);
         else
-            complain(a.asker, index);
+            complain(a.asker, i, index);
         if (at >= 0)
             copy_bytes(a.size, a.near.data, offset[1], a.far.data, offset[2] + at * a.far_step);
         else
@@ -57,7 +58,7 @@ extern "C" __global__ void index_check(const __grid_constant__ tsi_cuda_index_ar
         int64_t offset[1];
         place(a.space, i, operands, offset);
         int64_t index = load_wide(a.index_dtype, a.index.data, offset[0]).whole;
-        if (index < 0 || index >= a.asker.bound) complain(a.asker, index);
+        if (index < 0 || index >= a.asker.bound) complain(a.asker, i, index);
     }
 }
 
@@ -95,6 +96,7 @@ __device__ inline double real_of(const tsi_cuda_index_add_args &a, const void *d
 
 extern "C" __global__ void index_add_f64(const __grid_constant__ tsi_cuda_index_add_args a)
 {
+    if (a.keep && is_refused(a.asker)) return;
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
         target t;
         bool within = target_of(a, i, &t);
@@ -108,6 +110,7 @@ extern "C" __global__ void index_add_f64(const __grid_constant__ tsi_cuda_index_
 
 extern "C" __global__ void index_add_i64(const __grid_constant__ tsi_cuda_index_add_args a)
 {
+    if (a.keep && is_refused(a.asker)) return;
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
         target t;
         bool within = target_of(a, i, &t);
