@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/safetensors_dtype.h"
+#include "tessera/json.h"
 
 #define METADATA "{\"__metadata__\":{\"format\":\"pt\",\"tessera.save\":\""
 enum { TABLE_HEAD = 2, TABLE_FILL = 512, PAGE = 4096, SYNC_AHEAD = 8 << 20 };
@@ -211,20 +212,24 @@ static void begin_writing(tsi_data_writer *w, int64_t end, size_t bytes)
     w->ahead = 0;
 }
 
+/* Each block is written while it is in the cache, up to where a block of the file ends: wherever a
+ * piece begins, the page cache holds it in large pages then, which are read faster. */
 ts_status tsi_data_put(tsi_data_writer *w, const tsi_data_piece *piece, int64_t offset,
                        const void *data, size_t bytes)
 {
     TSI_ASSERT(offset % TSI_BLOCK_BYTES == 0);
     const char *at = data;
-    int64_t begin = piece->begin + offset;
+    int64_t begin = piece->begin + offset, end = begin + (int64_t)bytes;
     uint64_t *hash = w->table + TABLE_HEAD + piece->block + offset / TSI_BLOCK_BYTES;
-    for (size_t done = 0, count; done < bytes; done += count) {
-        count = bytes - done < TSI_BLOCK_BYTES ? bytes - done : TSI_BLOCK_BYTES;
-        *hash++ = tsi_digest_block(at + done, count);
-        TSI_TRY(
-            write_at(w, at + done, count, begin + (int64_t)done)); /* while it is in the cache */
+    for (int64_t hashed = begin, written = begin; hashed < end;) {
+        int64_t count = tsi_min_i64(end - hashed, TSI_BLOCK_BYTES);
+        *hash++ = tsi_digest_block(at + (hashed - begin), (size_t)count);
+        hashed += count;
+        int64_t to = hashed < end ? hashed - hashed % TSI_BLOCK_BYTES : end;
+        TSI_TRY(write_at(w, at + (written - begin), (size_t)(to - written), written));
+        written = to;
     }
-    begin_writing(w, begin + (int64_t)bytes, bytes);
+    begin_writing(w, end, bytes);
     return TS_OK;
 }
 
@@ -265,12 +270,9 @@ struct tsi_data_file {
     int64_t *first; /* of each stored tensor: the number of its first block */
 };
 
-static bool metadata_is(const tsi_weights *w, const char *key, const char *want)
+static bool text_is(const ts_json *metadata, const char *key, const char *want)
 {
-    char *text = tsi_weights_metadata(w, 0, key);
-    bool same = text && strcmp(text, want) == 0;
-    tsi_free(text);
-    return same;
+    return strcmp(ts_json_text(ts_json_member(metadata, key), ""), want) == 0;
 }
 
 static ts_status check_save(const tsi_weights *w, const char *path, uint64_t save, int64_t rank)
@@ -279,11 +281,17 @@ static ts_status check_save(const tsi_weights *w, const char *path, uint64_t sav
     snprintf(id, sizeof id, "%016llx", (unsigned long long)save);
     snprintf(number, sizeof number, "%lld", (long long)rank);
     snprintf(block, sizeof block, "%d", TSI_BLOCK_BYTES);
-    if (!metadata_is(w, "tessera.save", id) || !metadata_is(w, "tessera.rank", number))
+    tsi_weights_file file = tsi_weights_file_at(w, 0);
+    ts_json_document *document = NULL;
+    TSI_TRY(ts_json_parse(path, file.header, file.header_length, &document));
+    const ts_json *metadata = ts_json_member(ts_json_root(document), "__metadata__");
+    bool same = text_is(metadata, "tessera.save", id) && text_is(metadata, "tessera.rank", number);
+    bool fits = text_is(metadata, "tessera.block", block);
+    ts_json_release(document);
+    if (!same)
         return TSI_FAIL(
             TS_ERR_IO, "%s: is of another save than the index beside it, or of another rank", path);
-    if (metadata_is(w, "tessera.block", block)) return TS_OK;
-    return TSI_FAIL(TS_ERR_IO, "%s: has blocks of another size", path);
+    return fits ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: has blocks of another size", path);
 }
 
 static ts_status check_table(const tsi_data_file *f, const char *path, const tsi_stored *table,

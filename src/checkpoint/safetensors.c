@@ -507,15 +507,3 @@ ts_status tsi_weights_read(const tsi_weights *w, const tsi_stored *stored, int64
     size_t bytes = ts_dtype_size((ts_dtype)stored->meta.dtype);
     return tsi_weights_read_bytes(w, stored, first * (int64_t)bytes, (size_t)count * bytes, to);
 }
-
-char *tsi_weights_metadata(const tsi_weights *w, int32_t file, const char *key)
-{
-    const weights_file *f = &w->file[file];
-    ts_json_document *document = NULL;
-    if (ts_json_parse(f->path, f->header, f->header_length, &document) != TS_OK) return NULL;
-    const ts_json *metadata = ts_json_member(ts_json_root(document), "__metadata__");
-    const char *text = ts_json_text(ts_json_member(metadata, key), NULL);
-    char *copy = text ? tsi_strdup(text) : NULL;
-    ts_json_release(document);
-    return copy;
-}

@@ -46,8 +46,6 @@ ts_status tsi_weights_read_bytes(const tsi_weights *weights, const tsi_stored *s
 /* Bytes from `offset` on, dealt out to places one after the other. */
 ts_status tsi_weights_read_parts(const tsi_weights *weights, const tsi_stored *stored,
                                  int64_t offset, const struct iovec *to, int64_t count);
-/* A text of the header's __metadata__; NULL: it has none. The caller frees. */
-char *tsi_weights_metadata(const tsi_weights *weights, int32_t file, const char *key);
 
 typedef struct tsi_weights_file { /* borrowed */
     const char *name;             /* in its directory */
