@@ -19,7 +19,7 @@
 #include "base/thread.h"
 
 /* The tape keeps what it has per rank, so the world's side of its slot is this level's. */
-enum { SLOT = TSI_SLOT_AUTOGRAD, SPIN_NS = 20000 };
+enum { SLOT = TSI_SLOT_AUTOGRAD, SPIN_NS = 20000, AT_ONCE_MAX = 8, PORTIONS_MIN = 8 };
 static const int64_t TURN_NS = 10000000000; /* more than a task takes on any disk that is well */
 
 typedef struct member {
@@ -235,12 +235,30 @@ static ts_status status_of(const board *b)
     return (ts_status)atomic_load_explicit(&b->status, memory_order_acquire);
 }
 
+/* Tasks that a rank takes at once, one after the other in a file: the kernel reads ahead of it and
+ * keeps large pages, which it does not where ranks take single ones in turn. Fewer where there are
+ * few, so that no rank is without any while others have many. */
+static int64_t tasks_at_once(const tsi_together *me)
+{
+    int64_t tasks = 0, portions = PORTIONS_MIN * me->board->member_count;
+    for (int64_t i = 0; i < me->board->count; i++) {
+        const ts_meta *meta = &me->item[i].entry->meta;
+        int64_t size = (int64_t)ts_dtype_size((ts_dtype)meta->dtype);
+        tasks += tsi_ceil_div(ts_shape_count(&meta->shape) * size, TSI_CHUNK_BYTES);
+    }
+    return tsi_max_i64(1, tsi_min_i64(tasks / portions, AT_ONCE_MAX));
+}
+
 static ts_status take_tasks(tsi_together *me, ts_archive *archive)
 {
     board *b = me->board;
     ts_status status = TS_OK;
-    while (status == TS_OK && status_of(b) == TS_OK && !is_interrupted(me)) {
-        int64_t number = atomic_fetch_add_explicit(&b->next_task, 1, memory_order_relaxed);
+    int64_t at_once = tasks_at_once(me), number = 0, left = 0;
+    for (; status == TS_OK && status_of(b) == TS_OK && !is_interrupted(me); number++, left--) {
+        if (left == 0) {
+            number = atomic_fetch_add_explicit(&b->next_task, at_once, memory_order_relaxed);
+            left = at_once;
+        }
         if (!go_to(me, number)) break;
         status = run_task(me, archive);
     }

@@ -2,7 +2,7 @@
 /* together.h - ranks of a process that load the same tensors read the files for each other.
  *
  *   tasks   item 0: chunk 0, 1, 2, ..; item 1: ..        in the same order on all ranks
- *   rank    takes the next one, reads it once, checks its hashes, and puts what each of the ranks
+ *   rank    takes the next few, reads each once, checks its hashes, and puts what each of the ranks
  *           wants of it where that one wants it
  *
  * Nobody waits for a task of another, so a slow rank leaves its share of them to the others.

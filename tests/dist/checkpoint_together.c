@@ -84,6 +84,32 @@ TS_TEST_RANKS(every_cut_to_every_other, 1, 2, 3, 4)
     remove_path(t, path);
 }
 
+/* So many chunks that a rank takes several at once; portions end within blocks, and behind them. */
+TS_TEST_RANKS(several_chunks_at_once, 2, 3)
+{
+    enum { MANY = 14687 };
+    char path[PATH];
+    make_path(t, "portions", path);
+    ts_mesh *mesh = mesh_of(t);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_state *there = ts_state_create(mesh), *here = ts_state_create(mesh);
+    ts_arange_options from;
+    ts_arange_options_init(&from);
+    ts_shape shape = TS_SHAPE(MANY, COLUMNS);
+    ts_tensor *w = ts_arange(mesh, TS_DTYPE_F32, shape, "S(0), S(0)", &from);
+    ts_tensor *got = ts_zeros(mesh, TS_DTYPE_F32, shape, "S(1), S(1)");
+    (void)ts_state_add_tensor(there, "w", w);
+    (void)ts_state_add_tensor(here, "w", got);
+    TEST_OK(t, ts_checkpoint_save(there, path, NULL));
+    TEST_OK(t, ts_checkpoint_load(here, path, NULL));
+    TEST_CHECK(t, same_bits(t, got, ts_arange(mesh, TS_DTYPE_F32, shape, "S(1), S(1)", &from)));
+    ts_state_destroy(there);
+    ts_state_destroy(here);
+    ts_scope_close(scope);
+    ts_mesh_release(mesh);
+    remove_path(t, path);
+}
+
 /* Runs that hashes cannot be taken of apart (2 bytes), short ones, rows of several dims, and some
  * that no rank of a process wants where there are several processes. */
 static const struct kind {
