@@ -48,6 +48,10 @@ static int read_request(request *r)
     r->options.dtype = r->dtype ? (int32_t)ts_dtype_parse(r->dtype) : 0;
     if (r->dtype && r->options.dtype == TS_DTYPE_NONE)
         return cli_fail_usage(COMMAND, "--dtype: \"%s\" is unknown", r->dtype);
+    for (size_t i = 0; i < r->renamed.count; i++)
+        if (!strchr(r->renamed.item[i], ':'))
+            return cli_fail_usage(COMMAND, "--rename: expected \"IN: OUT\", found \"%s\"",
+                                  r->renamed.item[i]);
     return -1;
 }
 
@@ -94,5 +98,8 @@ int ckpt_convert(int argc, char **argv)
     if (code >= 0) return code;
     if (argc != 3) return cli_fail_usage(COMMAND, "needs IN and OUT");
     code = read_request(&r);
+    ts_archive *source = NULL; /* looked at as the other commands do, with their words */
+    if (code < 0) code = ckpt_open(COMMAND, argv[1], &source);
+    ts_archive_close(source);
     return code < 0 ? convert(&r, argv[1], argv[2]) : code;
 }

@@ -104,8 +104,12 @@ static ts_status read_offsets(const header *h, const char *name, const ts_json *
     int64_t begin = ts_json_int(ts_json_item(offsets, 0), -1),
             end = ts_json_int(ts_json_item(offsets, 1), -1);
     int64_t count = ts_shape_count(&stored->meta.shape), bytes = 0;
-    if (begin < 0 || end < begin || end > h->data_size)
-        return refuse(h, name, "data_offsets lie outside the file");
+    if (begin < 0 || end < begin) return refuse(h, name, "data_offsets lie outside the file");
+    if (end > h->data_size)
+        return TSI_FAIL(TS_ERR_IO,
+                        "%s: tensor \"%.80s\": data_offsets lie outside the file: up to %lld bytes "
+                        "of data, of which it has %lld; it is not whole",
+                        h->path, name, (long long)end, (long long)h->data_size);
     if (count < 0 ||
         !tsi_mul_i64(count, (int64_t)ts_dtype_size((ts_dtype)stored->meta.dtype), &bytes) ||
         bytes != end - begin)

@@ -54,6 +54,34 @@ says "cat: a name that is not there" 2 "has no tensor" "$tessera" ckpt cat "$b" 
 says "a directory that is not there" 2 "there is nothing" "$tessera" ckpt verify "$work/nowhere"
 says "bad usage" 2 "did you mean verify" "$tessera" ckpt verfy "$b"
 
+# ---- wrong inputs: one sentence, and a code that is not 0 --------------------------------------------------------
+mkdir "$work/empty" "$work/short-index"
+echo "hello" > "$work/note.txt"
+cp -r "$b" "$work/short"
+truncate -s 5000 "$work/short/rank-00000.safetensors"
+truncate -s 40 "$work/short-index/index.json"
+for what in verify diff convert cat; do
+    case $what in
+    verify) set -- ;;
+    diff) set -- "$b" ;;
+    convert) set -- "$work/out" --to hf ;;
+    cat) set -- lm_head.weight ;;
+    esac
+    says "$what: nothing there" 2 "nowhere: there is nothing" "$tessera" ckpt "$what" "$work/nowhere" "$@"
+    says "$what: an empty directory" 1 "neither model.safetensors nor its" "$tessera" ckpt "$what" "$work/empty" "$@"
+    says "$what: a file of something else" 1 "too short for a safetens" "$tessera" ckpt "$what" "$work/note.txt" "$@"
+    says "$what: a file that was cut short" 1 "it is not whole" "$tessera" ckpt "$what" "$work/short" "$@"
+    says "$what: an index that was cut short" 1 "index.json" "$tessera" ckpt "$what" "$work/short-index" "$@"
+    says "$what: an option that is none" 2 'unknown option "--bad"' "$tessera" ckpt "$what" "$b" "$@" --bad
+done
+says "convert: a dtype that is none" 2 '"f99" is unknown' "$tessera" ckpt convert "$b" "$work/out" --to hf --dtype f99
+says "convert: a dtype of no weights" 2 "i32 is no dtype of weights" \
+    "$tessera" ckpt convert "$b" "$work/out" --to hf --dtype i32
+says "convert: a format that is none" 2 'found "zip"' "$tessera" ckpt convert "$b" "$work/out" --to zip
+says "convert: a name for nothing" 2 '"IN: OUT"' "$tessera" ckpt convert "$b" "$work/out" --to hf --rename x
+says "convert: into a file" 1 "Not a directory" "$tessera" ckpt convert "$b" "$work/note.txt" --to hf
+[ -e "$work/out" ] && fail "nothing was written" || pass "nothing was written"
+
 # ---- damage: one byte of each file ------------------------------------------------------------------------------
 flip() { # file offset
     python3 - "$1" "$2" << 'END'
