@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random trees of tensors saved on a random mesh and loaded on another, bit for bit: scalars, empty
- * and uneven ones, every dtype, every placement, one to four axes. The hashes of the index are
- * those of the elements, whoever wrote them. TEST_PAIRS sets how many pairs each number of ranks
- * takes. */
+ * and uneven ones, strided ones, every dtype, every placement, one to four axes. The hashes of the
+ * index are those of the elements, whoever wrote them. TEST_PAIRS sets how many pairs each number
+ * of ranks takes. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -23,6 +23,7 @@ typedef struct tree_tensor {
     ts_dtype dtype;
     uint64_t seed;
     char name[32], placements[2][TEXT]; /* there and here */
+    bool strided[2];
 } tree_tensor;
 
 typedef struct tree {
@@ -68,8 +69,10 @@ static void draw_tensor(test *t, tree *tr, tree_tensor *x, int number)
     int64_t most = test_random_below(t, 8) == 0 ? 70 : 8;
     for (int32_t d = 0; d < x->shape.ndim; d++)
         x->shape.extent[d] = test_random_below(t, d < 2 ? most : 8);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         draw_placements(t, tr->mesh[i], x->shape, x->placements[i]);
+        x->strided[i] = x->shape.ndim > 1 && test_random_below(t, 3) == 0;
+    }
 }
 
 /* ---- contents: bytes by global index --------------------------------------------------------- */
@@ -113,17 +116,30 @@ static void fill(test *t, const tree_tensor *x, ts_tensor *tensor)
             t, tsi_fill_image(tensor->mesh, tensor->layout, tensor->array, walk_run, &w.block, &w));
 }
 
+/* The same elements, in memory that has its dims the other way round. */
+static ts_tensor *turned(test *t, ts_tensor *tensor)
+{
+    if (!tensor || tensor->mesh->desc->count != t->count) return tensor;
+    ts_tensor *block = ts_tensor_local(tensor);
+    int32_t last = block ? block->layout->shape.ndim - 1 : 0; /* dims may be cut as one */
+    if (last < 1) return tensor;
+    const ts_shape *extents = &block->layout->shape;
+    bool shows = ts_shape_count(extents) > 0 && extents->extent[0] > 1 && extents->extent[last] > 1;
+    block = ts_transpose(ts_clone(ts_transpose(block, 0, last)), 0, last);
+    if (block && shows) TEST_CHECK(t, !tsi_array_is_dense(block->array));
+    return ts_from_local(block, tensor->layout->sharding, tensor->layout->shape);
+}
+
 static int64_t count_wrong(test *t, const tree_tensor *x, ts_tensor *tensor)
 {
     walk w = { .t = t, .x = x, .compare = true };
-    tsi_image image;
     if (!tensor || !tensor->mesh->member) return 0;
     tsi_block block = tsi_array_block(tensor->array);
-    TEST_OK(t, tsi_image_open(tensor->rank, &block, TSI_IMAGE_READ, &image));
-    TEST_OK(t, tsi_rank_device_sync(tensor->rank));
-    w.block = image.block;
+    size_t bytes = (size_t)tsi_block_count(&block) * ts_dtype_size(x->dtype);
+    w.block = tsi_block_dense_like(&block, tsi_alloc_aligned(bytes + 1, 64));
+    TEST_OK(t, tsi_array_read(tensor->rank, tensor->array, &w.block));
     TEST_OK(t, tsi_fill_runs(tensor->mesh, tensor->layout, walk_run, &w));
-    tsi_image_drop(&image);
+    tsi_free(w.block.data);
     return w.wrong;
 }
 
@@ -150,6 +166,7 @@ static ts_state *state_of(test *t, const tree *tr, int side, ts_tensor **out)
         const tree_tensor *x = &tr->tensor[i];
         out[i] = ts_zeros(mesh, x->dtype, x->shape, x->placements[side]);
         if (side == 0) fill(t, x, out[i]);
+        if (x->strided[side]) out[i] = turned(t, out[i]);
         TEST_OK(t, ts_state_add_tensor(state, x->name, out[i]));
     }
     ts_mesh_release(mesh);
@@ -185,7 +202,8 @@ static void say_tree(const tree *tr)
         fprintf(stderr, "    %s %s [", x->name, ts_dtype_name(x->dtype));
         for (int32_t d = 0; d < x->shape.ndim; d++)
             fprintf(stderr, "%s%lld", d ? ", " : "", (long long)x->shape.extent[d]);
-        fprintf(stderr, "] (%s) to (%s)\n", x->placements[0], x->placements[1]);
+        fprintf(stderr, "] (%s)%s to (%s)%s\n", x->placements[0], x->strided[0] ? ", strided" : "",
+                x->placements[1], x->strided[1] ? ", strided" : "");
     }
 }
 
