@@ -98,10 +98,12 @@ static double local_bytes(const tsi_expand_request *q, int32_t i)
 }
 
 /* On an axis of one rank every placement says the same, but for a norm, whose one term may be
- * negative. */
+ * negative, and for a cut over several dims, whose block counts them as one. */
 static bool idle(const tsi_expand_request *q, int32_t i, int32_t axis)
 {
-    return q->mesh->size[axis] == 1 && q->in[i]->sharding->place[axis].kind != TS_PLACE_NORM;
+    const ts_placement *place = &q->in[i]->sharding->place[axis];
+    bool joins = tsi_placement_cuts(place) && place->dim != place->dim_last;
+    return q->mesh->size[axis] == 1 && place->kind != TS_PLACE_NORM && !joins;
 }
 
 /* In place, the result has the target's placement. */

@@ -27,6 +27,32 @@ TS_TEST_RANKS(rows_on_other_cuts, 2, 3)
     family_cuts(t, ts_mesh_create(t->me, "x=*"), rows);
 }
 
+/* A block of such a cut counts its dims as one, on an axis of one rank too. */
+TS_TEST_RANKS(cuts_over_several_dims_on_an_axis_of_one_rank, 1, 2, 3)
+{
+    static const char *const places[] = { "S(0-1), R", "R, S(0-1)", "S(0-1), S(0-1)",
+                                          "S(0-1), S(2)", "S(1-2), S(0)" };
+    char axes[32];
+    snprintf(axes, sizeof axes, "a=1, b=%lld", (long long)t->count);
+    ts_mesh *mesh = ts_mesh_create(t->me, axes);
+    ts_shape shape = TS_SHAPE(2, 3, 2);
+    ts_tensor *b = ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(3, 1), "R, R", NULL);
+    ts_tensor *r = ts_arange(mesh, TS_DTYPE_F64, shape, "R, R", NULL);
+    for (size_t k = 0; k < sizeof places / sizeof places[0]; k++) {
+        ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, shape, places[k], NULL);
+        ts_tensor *got[] = { ts_clone(x), ts_add(x, b), ts_transpose(x, 0, 1), ts_cumsum(x, 1),
+                             ts_reshape(x, TS_SHAPE(3, 4)) };
+        ts_tensor *want[] = { r, ts_add(r, b), ts_transpose(r, 0, 1), ts_cumsum(r, 1),
+                              ts_reshape(r, TS_SHAPE(3, 4)) };
+        for (size_t i = 0; i < sizeof got / sizeof got[0]; i++) {
+            int same = 0;
+            TEST_OK(t, ts_equal(got[i], want[i], &same));
+            TEST_SAY(t, same, "(%s), operator %zu of the list", places[k], i);
+        }
+    }
+    ts_mesh_release(mesh);
+}
+
 /* ---- what stays, and what is a view ---------------------------------------------------------- */
 
 static ts_tensor *matrix(ts_mesh *mesh, const char *place)
