@@ -63,7 +63,9 @@ struct ts_world {
     _Atomic int32_t interrupted;         /* 1: waits end with TS_ERR_INTERRUPTED until recover */
     int64_t local_first; /* ranks of this machine before those of this process; -1: not asked for:
                             all own the same device, else each takes the next of its kind */
-    int32_t together; /* of a world without data: its ranks are meant as threads of one process */
+    /* Of a world without data: its ranks are meant as threads of one process; its kernels take the
+     * scratch that the host's would take of a rank's pool. */
+    int32_t together, scratch;
 };
 
 struct ts_rank {
@@ -81,13 +83,20 @@ struct ts_rank {
     const char *label;  /* innermost scope's fully qualified label, or "" */
     pthread_t thread;   /* attached thread, if attached */
     _Atomic int32_t attached;
-    int32_t reserved;
+    int32_t dry; /* a kernel takes its scratch and computes nothing (tsi_dry) */
     tsi_observers observers;
     struct tsi_kept *kept;     /* of the step that is recorded or run again; NULL: none */
     _Atomic(tsi_post *) inbox; /* latest first; emptied by the rank's thread */
     _Atomic(const tsi_error_record *) told; /* what its inbox will fail it with; NULL: nothing */
     tsi_slot_state slot[TSI_SLOT_COUNT];
 };
+
+/* Is the kernel that asks run for what it takes alone? Then its operands have no data: it reads and
+ * writes none of them, loops (tsi_parallel_for) run no piece, and scratch is taken as ever. */
+static inline bool tsi_dry(const ts_rank *rank)
+{
+    return rank && rank->dry;
+}
 
 /* Tells the rank's observers, if there are any for it. */
 static inline void tsi_tell(ts_rank *rank, tsi_news news, void *what)

@@ -122,11 +122,16 @@ static int64_t processes_here(void)
     return local > 0 ? local : 1;
 }
 
-static int32_t threads_by_default(const ts_rank *rank)
+int32_t tsi_parallel_default(int64_t ranks)
 {
     int64_t given = number_of("TESSERA_THREADS");
-    if (given == 0) given = tsi_core_count() / (rank->world->local_count * processes_here());
+    if (given == 0) given = tsi_core_count() / (ranks * processes_here());
     return given < 1 ? 1 : given > THREADS_MAX ? THREADS_MAX : (int32_t)given;
+}
+
+static int32_t threads_by_default(const ts_rank *rank)
+{
+    return tsi_parallel_default(rank->world->local_count);
 }
 
 static void *team_create(ts_rank *rank)
@@ -191,7 +196,7 @@ static void run_together(team *t, int64_t count, int64_t chunk, tsi_parallel_fn 
 void tsi_parallel_for(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_fn fn,
                       void *context)
 {
-    if (count <= 0) return;
+    if (count <= 0 || tsi_dry(rank)) return;
     if (count <= grain || !rank) {
         fn(context, 0, count, 0);
         return;

@@ -21,10 +21,12 @@ typedef void (*tsi_parallel_fn)(void *context, int64_t begin, int64_t end, int32
 
 /* Runs fn over 0 .. count-1 in ranges of at least `grain` pieces (but the last), and returns when
  * all are done. On the rank's thread, or that of its queue; rank NULL, a loop while another one
- * runs and a single range run at once on the calling thread. */
+ * runs and a single range run at once on the calling thread. Nothing is run while the rank's kernel
+ * is (tsi_dry). */
 void tsi_parallel_for(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_fn fn,
                       void *context);
 int32_t tsi_parallel_threads(ts_rank *rank); /* at least 1 */
+int32_t tsi_parallel_default(int64_t ranks); /* of each of so many ranks of a process */
 /* From the next loop on; 0: the default. On the rank's thread. */
 void tsi_parallel_limit(ts_rank *rank, int32_t threads);
 

@@ -8,8 +8,10 @@
  *
  * Nothing is known here of families, layers or operators: tensors are made, saved by the tape and
  * freed as in a step with numbers, because it is the same code; only kernels and messages do
- * nothing. What a kernel uses while it runs is not in it. */
+ * nothing. Where ranks compute on the host, its kernels take and give back what they use while they
+ * run (tsi_dry), as many threads as a rank will have. */
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "array/pool.h"
@@ -18,6 +20,7 @@
 #include "base/intmath.h"
 #include "base/launcher.h"
 #include "base/thread.h"
+#include "device/parallel.h"
 #include "layout/mesh.h"
 #include "model/model.h"
 #include "nn/module.h"
@@ -36,6 +39,7 @@ typedef struct described {
     int64_t vocab;
     int64_t rank, ranks;
     bool together;              /* ranks are threads of one process */
+    int32_t threads;            /* of a rank that computes on the host; 0: it does not */
     const tsi_program_how *how; /* a step is written down instead, to: */
     tsi_step *program;
     ts_train_cost cost;
@@ -261,6 +265,8 @@ static ts_status work(ts_rank *me, void *argument)
 {
     described *d = argument;
     me->world->together = d->together;
+    me->world->scratch = d->threads > 0;
+    if (d->threads > 0) tsi_parallel_limit(me, d->threads);
     ts_mesh *mesh = ts_mesh_create(me, d->mesh);
     tsi_declare_how how = { .vocab = d->vocab, .without_weights = 1 };
     ts_model *twin = mesh && d->model ? tsi_model_twin(d->model, mesh) : NULL;
@@ -321,6 +327,7 @@ ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_tra
                     .rank = ts_rank_index(model->rank),
                     .ranks = ts_rank_count(model->rank),
                     .together = tsi_world_shares(model->rank->world),
+                    .threads = tsi_train_threads(model->rank),
                     .cost = *out };
     if (d.shape.rows < 1 || d.shape.context < 1)
         return TSI_FAIL(TS_ERR_ARG, "estimate: %lld rows of %lld are no step",
@@ -354,6 +361,19 @@ static bool fits_here(int64_t ranks)
     return !tsi_launcher_find().variable && ranks <= tsi_core_count();
 }
 
+int32_t tsi_train_threads(ts_rank *rank)
+{
+    return tsi_world_device(rank->world)->host_readable ? tsi_parallel_threads(rank) : 0;
+}
+
+/* As worlds of this process choose their device. */
+static bool is_for_host(const ts_train_config *config)
+{
+    const char *device = config->train.device, *said = getenv("TESSERA_DEVICE");
+    if (strcmp(device, "auto") == 0) device = said && said[0] != '\0' ? said : "cpu";
+    return strcmp(device, "cpu") == 0;
+}
+
 ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_described *of,
                                   ts_train_cost *out)
 {
@@ -367,6 +387,7 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_descr
                     .rank = of->rank,
                     .ranks = roles.ranks,
                     .together = of->together,
+                    .threads = of->threads,
                     .cost = *out };
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
     ts_status status = run_described(&d);
@@ -484,6 +505,7 @@ ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
     tsi_described of = { .together = fits_here(roles.ranks) };
+    if (is_for_host(config)) of.threads = tsi_parallel_default(roles.ranks);
     TSI_TRY(tsi_train_vocabulary(config, &of.vocab));
     int64_t places = roles.size[TS_ROLE_PIPELINE];
     if (places > 0) {

@@ -210,8 +210,10 @@ ts_train_shape tsi_train_shape(const ts_train_config *config);
 typedef struct tsi_described {
     int64_t vocab; /* 0: the configuration's */
     int64_t rank;
-    bool together; /* ranks are threads of one process */
+    bool together;   /* ranks are threads of one process */
+    int32_t threads; /* of a rank that computes on the host; 0: it does not */
 } tsi_described;
+int32_t tsi_train_threads(ts_rank *rank); /* so, of a rank that is there */
 /* As ts_train_forecast, of one rank. */
 ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_described *of,
                                   ts_train_cost *out);

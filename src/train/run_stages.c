@@ -93,7 +93,8 @@ ts_status tsi_run_staged_estimate(tsi_run *run, ts_train_cost *out)
     if (used <= 0 || (size_t)used >= size) memcpy(text, run->config->parallel.stages, size);
     tsi_described of = { .vocab = run->model->config.vocab,
                          .rank = ts_rank_index(run->me),
-                         .together = tsi_world_shares(run->me->world) };
+                         .together = tsi_world_shares(run->me->world),
+                         .threads = tsi_train_threads(run->me) };
     ts_status status = tsi_train_estimate_rank(fixed, &of, out);
     tsi_free(fixed);
     return status;

@@ -48,6 +48,14 @@ static const memory_case cases[] = {
       .rows = 4,
       .ranks = 2 },
     { .name = "mixtral", .mesh = "fsdp=2", .family = TS_MODEL_MIXTRAL, .rows = 4, .ranks = 2 },
+    { .name = "two layers", .mesh = "fsdp=2", .rows = 2, .ranks = 2, .layers = 2 },
+    { .name = "two layers, bf16",
+      .mesh = "replicate=2, fsdp=2",
+      .compute = TS_DTYPE_BF16,
+      .reshard = TS_RESHARD_YES,
+      .rows = 4,
+      .ranks = 4,
+      .layers = 2 },
     { .name = "parts", .mesh = "fsdp=2", .parts = 2, .rows = 2, .ranks = 2 },
     { .name = "experts",
       .mesh = "fsdp=4",
@@ -127,13 +135,12 @@ static void check_kinds(const outcome *o, const ts_memory *plan, const ts_memory
         TEST_SAY(o->t, fabs(took - planned) <= 0.02 * planned, "%s: %s took %.0f, planned %.0f",
                  o->c->name, ts_memory_kind_name(kinds[i]), took, planned);
     }
-    /* What kernels use while they run is no tensor, and not planned; nor is which rows go to the
-     * experts of a rank: a plan gives them even shares. */
-    int64_t uneven = o->c->ep > 1 ? plan->most[TS_MEMORY_ACTIVATION] / 2 : 0;
-    int64_t scratch = real->most[TS_MEMORY_TRANSIENT] + real->most[TS_MEMORY_COMM];
-    bool good = real->peak >= plan->peak - uneven && real->peak <= plan->peak + scratch + uneven;
-    TEST_SAY(o->t, good, "%s: the peak is %lld, planned %lld, kernels use %lld", o->c->name,
-             (long long)real->peak, (long long)plan->peak, (long long)scratch);
+    /* Which rows go to the experts of a rank is known of numbers alone: a plan gives them even
+     * shares, and these few rows are far from it. */
+    double beyond = fabs((double)(real->peak - plan->peak)), most = 0.05 * (double)plan->peak;
+    if (o->c->ep > 1) most = (double)plan->most[TS_MEMORY_ACTIVATION] / 2;
+    TEST_SAY(o->t, beyond <= most, "%s: the peak is %lld, planned %lld", o->c->name,
+             (long long)real->peak, (long long)plan->peak);
 }
 
 static ts_status compare(ts_rank *me, void *argument)

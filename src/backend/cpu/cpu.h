@@ -77,9 +77,11 @@ static inline bool tsi_is_small_real(int32_t dtype) /* computed in f32 */
 
 /* ---- the kernels: what kernels.def names ----------------------------------------------------- */
 #define TS_KERNEL(name, fn) ts_status fn(const tsi_kernel_io *io);
+#define TS_KERNEL_DRY(name, fn) TS_KERNEL(name, fn)
 #define TS_LIST_KERNEL(name, fn) ts_status fn(const tsi_list_io *io);
 #include "backend/cpu/kernels.def"
 #undef TS_KERNEL
+#undef TS_KERNEL_DRY
 #undef TS_LIST_KERNEL
 /* The row that the elementwise call comes to, of at most 8192 elements, and its function; NULL: it
  * comes to several, or to something else. */

@@ -17,8 +17,19 @@ static ts_status keep(tsi_kernel_fn kernel, const tsi_kernel_io *io, tsi_kept_wo
     return tsi_cpu_keep_row(io, out);
 }
 
+static const uint8_t dry[TSI_OP_ID_COUNT] = {
+#define TS_KERNEL(name, fn)
+#define TS_KERNEL_DRY(name, fn) [TSI_OP_NUMBER_##name] = 1,
+#define TS_LIST_KERNEL(name, fn)
+#include TSI_KERNELS_DEF
+#undef TS_KERNEL
+#undef TS_KERNEL_DRY
+#undef TS_LIST_KERNEL
+};
+
 static const tsi_kernels table = {
     .kind = "cpu",
+    .dry = dry,
     .keep = keep,
 #include "op/core/kernel_table.inc"
 };

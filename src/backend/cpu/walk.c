@@ -228,6 +228,7 @@ void tsi_scatter(ts_dtype dtype, char *to, int64_t stride, ts_dtype from_dtype, 
  * kernel of the cpu that works for such a rank needs memory now. */
 static ts_rank *rank_with_host_pool(ts_rank *rank)
 {
+    if (tsi_dry(rank)) return rank;
     return rank && tsi_world_device(rank->world)->host_readable ? rank : NULL;
 }
 

@@ -13,7 +13,8 @@
  * While a device captures a step, what it cannot capture (fallbacks, and draws, whose stream is
  * another each time) is kept as a call of its own between two graphs.
  *
- * On the device of worlds without data nothing is computed: flops are added up. */
+ * On the device of worlds without data nothing is computed: flops are added up, and the host's
+ * kernels take their scratch. */
 #include "op/core/kernel.h"
 
 #include <pthread.h>
@@ -70,12 +71,26 @@ ts_status tsi_kernels_add(const tsi_kernels *kernels)
                     KINDS_MAX);
 }
 
-/* Instead of every kernel where there is no data: it knows what it would have computed. */
-static ts_status describe(const tsi_kernel_io *io)
+bool tsi_kernel_is_dry(const tsi_op_desc *op)
 {
-    tsi_op_state *state = tsi_op_state_of(io->rank);
-    if (!state) return ts_rank_status(io->rank);
-    if (!io->op->flops) return TS_OK;
+    const tsi_kernels *host = kernels_of_kind(tsi_device_host()->kind);
+    int32_t index = tsi_op_number(op);
+    return host && host->dry && index >= 0 && host->dry[index];
+}
+
+/* The host's kernel takes what it needs while it runs, and gives it back. */
+static ts_status run_dry(const tsi_kernel_io *io)
+{
+    if (!tsi_kernel_is_dry(io->op)) return TS_OK;
+    TSI_ASSERT(!io->rank->dry);
+    io->rank->dry = 1;
+    int verdict = (int)tsi_kernel_of(tsi_device_host(), io->op)(io);
+    io->rank->dry = 0;
+    return verdict == TSI_KERNEL_DECLINED ? TS_OK : (ts_status)verdict;
+}
+
+static void count_flops(const tsi_kernel_io *io, tsi_op_state *state)
+{
     ts_meta in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = *io->in[i].global;
@@ -83,7 +98,16 @@ static ts_status describe(const tsi_kernel_io *io)
         out[o] = *io->out[o].global;
     tsi_op_call call = { io->op, io->attributes, in, out, io->input_count, io->output_count };
     state->flops += io->op->flops(&call);
-    return TS_OK;
+}
+
+/* Instead of every kernel where there is no data: it knows what it would have computed, and what
+ * it would have taken. */
+static ts_status describe(const tsi_kernel_io *io)
+{
+    tsi_op_state *state = tsi_op_state_of(io->rank);
+    if (!state) return ts_rank_status(io->rank);
+    if (io->op->flops) count_flops(io, state);
+    return io->rank->world->scratch ? run_dry(io) : TS_OK;
 }
 
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op)

@@ -77,6 +77,9 @@ typedef struct tsi_kernels {
     const char *kind;                  /* of devices; those that run host code take the host's */
     tsi_kernel_fn op[TSI_OP_ID_COUNT]; /* NULL: none */
     tsi_list_fn list[TSI_LIST_COUNT];
+    /* (optional) Of devices of the host, by operator: its kernel may be run dry (tsi_dry), to take
+     * the scratch a call takes where there is no data. */
+    const uint8_t *dry;
     /* (optional) Of devices of the host: a call that is made again and again, as work that does the
      * same to the same blocks without asking how; or TSI_KERNEL_DECLINED. It touches nothing yet.
      */
@@ -108,6 +111,9 @@ enum {
 ts_status tsi_kernels_add(const tsi_kernels *kernels);
 /* The kernel of a device; NULL: none, the host's reference runs. */
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op);
+
+/* Can the host's kernel be run dry (tsi_dry)? */
+bool tsi_kernel_is_dry(const tsi_op_desc *op);
 
 /* Runs `kernel` (NULL: the reference) on the call's blocks, in the order of io->queue. What a
  * kernel finds wrong with its data on a device that runs later is told by the next wait. */

@@ -83,7 +83,7 @@ static ts_status run_rows(const tsi_kernel_io *io, lookup *l, const tsi_operand 
     tsi_scratch scratch;
     TSI_TRY(tsi_scratch_get(&scratch, io->rank, (size_t)l->count + 1, sizeof(int64_t)));
     l->row = scratch.data;
-    bool found = find_rows(table, l->ids, l->count, scratch.data);
+    bool found = tsi_dry(io->rank) || find_rows(table, l->ids, l->count, scratch.data);
     int64_t blocks = (l->width - 1) / COLUMNS + 1,
             work = l->width * (l->count + l->table->extent[0]);
     if (found && backward) /* pieces as wide as can be: each goes through all rows */

@@ -86,17 +86,22 @@ static void dense_view(product *p, int operand, tsi_block *from, tsi_block *to)
     memcpy(to->extent, from->extent, sizeof to->extent);
 }
 
+static ts_status copy_block(const product *p, const tsi_block *to, const tsi_block *from)
+{
+    const tsi_device *cpu = tsi_device_host();
+    return tsi_dry(p->rank) ? TS_OK : cpu->copy(cpu, to, from, NULL);
+}
+
 static ts_status make_dense(product *p, int operand, bool fill)
 {
     tsi_block from, to = { 0 };
     dense_view(p, operand, &from, &to);
-    const tsi_device *cpu = tsi_device_host();
     TSI_TRY(tsi_scratch_get(&p->scratch[operand], p->rank, (size_t)tsi_block_count(&to),
                             ts_dtype_size(p->compute)));
     to.data = p->scratch[operand].data;
     p->block[operand].data = to.data;
     p->block[operand].dtype = to.dtype;
-    return fill ? cpu->copy(cpu, &to, &from, NULL) : TS_OK;
+    return fill ? copy_block(p, &to, &from) : TS_OK;
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -342,7 +347,7 @@ static ts_status run_fitted(product *p, const tsi_block *c)
     dense_view(&before, C, &to, &from);
     from.data = p->block[C].data;
     to.data = c->data;
-    return tsi_device_host()->copy(tsi_device_host(), &to, &from, NULL);
+    return copy_block(p, &to, &from);
 }
 
 static bool too_large(const product *p)
@@ -375,6 +380,11 @@ static bool is_empty(const tsi_contraction *x)
     return false;
 }
 
+static ts_status by_loops(const tsi_contraction *x, bool accumulate)
+{
+    return tsi_dry(tsi_rank_current()) ? TS_OK : tsi_contract_reference(x, accumulate);
+}
+
 ts_status tsi_cpu_contract(const tsi_contraction *x, bool accumulate)
 {
     product p = { .block = { x->a, x->b, x->c },
@@ -383,14 +393,14 @@ ts_status tsi_cpu_contract(const tsi_contraction *x, bool accumulate)
                   .accumulate = accumulate };
     if (p.compute == TS_DTYPE_NONE || x->b.dtype == TS_DTYPE_NONE || is_empty(x) ||
         !classify(x, &p))
-        return tsi_contract_reference(x, accumulate);
+        return by_loops(x, accumulate);
     tsi_letters_merge(&p.kind[M], C);
     tsi_letters_merge(&p.kind[N], C);
     tsi_letters_merge(&p.kind[K], A);
     tsi_letters_keep_longest(p.kind, M);
     tsi_letters_keep_longest(p.kind, N);
     tsi_letters_merge(&p.kind[BATCH], C);
-    if (too_large(&p)) return tsi_contract_reference(x, accumulate);
+    if (too_large(&p)) return by_loops(x, accumulate);
     const tsi_bf16_tile *tile = tsi_bf16_tile_of_machine();
     bool narrow = x->a.dtype == TS_DTYPE_BF16 && x->b.dtype == TS_DTYPE_BF16 &&
                   (x->c.dtype == TS_DTYPE_BF16 || x->c.dtype == TS_DTYPE_F32);

@@ -111,7 +111,7 @@ static ts_status along(ts_rank *rank, by_vector *v)
     }
     int64_t length = v->slices > 1 ? SLICE : v->k;
     tsi_parallel_for(rank, v->n * v->slices, 32768 / (length + 1) + 1, run_dots, v);
-    for (int64_t j = 0; v->part && j < v->n; j++) {
+    for (int64_t j = 0; v->part && !tsi_dry(rank) && j < v->n; j++) {
         double sum = 0;
         for (int64_t s = 0; s < v->slices; s++)
             sum += v->part[j * v->slices + s];
@@ -221,13 +221,14 @@ static ts_status across(ts_rank *rank, by_vector *v)
     v->sums = sums.data;
     int64_t strips = (v->n - 1) / STRIP + 1, width = v->n < STRIP ? v->n : STRIP;
     tsi_parallel_for(rank, strips * v->slices, 32768 / (v->rows * width) + 1, run_strips, v);
-    for (int64_t s = 1; s < v->slices; s++) {
+    bool joins = !tsi_dry(rank);
+    for (int64_t s = 1; joins && s < v->slices; s++) {
         if (full)
             tsi_rows()->join_f64[TSI_BY_SUM](sums.data, (double *)sums.data + s * v->n, v->n);
         else
             tsi_rows()->join_f32[TSI_BY_SUM](sums.data, (float *)sums.data + s * v->n, v->n);
     }
-    for (int64_t j = 0; j < v->n; j++)
+    for (int64_t j = 0; joins && j < v->n; j++)
         store(v, j, full ? ((double *)sums.data)[j] : (double)((float *)sums.data)[j]);
     tsi_scratch_done(&sums);
     return TS_OK;
@@ -257,7 +258,7 @@ ts_status tsi_gemm_vector(ts_rank *rank, ts_dtype dtype, const tsi_gemm *g)
     v.dense = v.x;
     if (v.xk != 1 && v.k > 1) {
         TSI_TRY(tsi_scratch_get(&dense, rank, (size_t)v.k, size));
-        tsi_gather(dtype, dense.data, dtype, v.x, v.xk * (int64_t)size, v.k);
+        if (!tsi_dry(rank)) tsi_gather(dtype, dense.data, dtype, v.x, v.xk * (int64_t)size, v.k);
         v.dense = dense.data;
     }
     ts_status status = v.wk == 1 || v.k == 1 ? along(rank, &v) : across(rank, &v);

@@ -147,8 +147,10 @@ static ts_status run(const tsi_kernel_io *io, norm *n)
     TSI_TRY(
         tsi_scratch_get(&scratch, io->rank, (size_t)((threads + 2) * n->length), sizeof(float)));
     float *memory = scratch.data;
-    n->weight_bias[0] = parameter(io, 1, memory);
-    n->weight_bias[1] = parameter(io, 2, memory + n->length);
+    if (!tsi_dry(io->rank)) {
+        n->weight_bias[0] = parameter(io, 1, memory);
+        n->weight_bias[1] = parameter(io, 2, memory + n->length);
+    }
     n->buffer = memory + 2 * n->length;
     tsi_parallel_for(io->rank, rows, GRAIN / n->length + 1, run_rows, n);
     tsi_scratch_done(&scratch);

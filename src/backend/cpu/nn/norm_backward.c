@@ -130,12 +130,12 @@ ts_status tsi_cpu_norm_backward(const tsi_kernel_io *io)
     float *weight = scratch.data;
     tsi_line flat;
     tsi_line_make(&flat, w, 0);
-    tsi_line_gather(&flat, w->data, TS_DTYPE_F32, weight);
+    if (!tsi_dry(io->rank)) tsi_line_gather(&flat, w->data, TS_DTYPE_F32, weight);
     b.weight = weight;
     b.sums = weight + b.length;
     b.buffer = direct ? NULL : b.sums + 2 * chunks * b.length;
     tsi_parallel_for(io->rank, chunks, 1, run_chunks, &b);
-    for (int32_t o = 1; o < io->output_count; o++)
+    for (int32_t o = 1; o < io->output_count && !tsi_dry(io->rank); o++)
         fold_chunks(&b, o, chunks);
     tsi_scratch_done(&scratch);
     return TS_OK;

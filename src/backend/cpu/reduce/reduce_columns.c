@@ -192,7 +192,7 @@ ts_status tsi_reduce_columns(tsi_reduction *r, ts_rank *rank)
     int64_t rows = r->gone.count < r->rows_per_chunk ? r->gone.count : r->rows_per_chunk;
     tsi_parallel_for(rank, r->kept.count * r->chunks * r->pieces,
                      TSI_REDUCE_GRAIN / (width * rows + 64) + 1, run_columns, r);
-    if (r->partial) finish_columns(r);
+    if (r->partial && !tsi_dry(rank)) finish_columns(r);
     tsi_scratch_done(&scratch);
     return TS_OK;
 }

@@ -249,7 +249,7 @@ ts_status tsi_reduce_rows(tsi_reduction *r, ts_rank *rank)
     int64_t work = r->length * r->gone.count / r->chunks + 8;
     tsi_parallel_for(rank, r->kept.count * r->chunks, TSI_REDUCE_GRAIN / work + 1,
                      short_rows(r) ? run_short_rows : run_rows, r);
-    if (r->partial) finish_rows(r);
+    if (r->partial && !tsi_dry(rank)) finish_rows(r);
     tsi_scratch_done(&scratch);
     return TS_OK;
 }
