@@ -131,7 +131,6 @@ typedef struct tsi_units {
     int32_t said;       /* that no order was as the step */
     tsi_unit *reducing; /* whose gradients are on their way, or NULL */
     int32_t timed;      /* TS_FSDP_TIMES */
-    int64_t read_ns;    /* what reading the thread's clock takes */
     int64_t aside_ns;   /* processor time of waits, which helps to move: no part of the schedule */
     ts_fsdp_stats stats;
 } tsi_units;
