@@ -217,16 +217,23 @@ TS_TEST(fsdp_20_memory_of_copies)
              (long long)beyond[1]);
 }
 
-/* Four ranks hold a quarter of the states each, and two units: that which backward fills and that
- * which is on its way. Where shards are not slices of one storage, a gather makes a block: the unit
- * in use and the next one are there as well, unless nothing is to overlap. The largest unit is an
- * embedding of 260 rows. */
+/* Four ranks hold a quarter of the states each, and two units: the gradients that backward fills
+ * and those on their way. Where shards are not slices of one storage, a gather makes a block: the
+ * unit in use and the next one are there as well. Each of the two that overlap with computing is
+ * one unit: without gathers ahead there are three, without reductions beside backward two. */
 TS_TEST(fsdp_memory_is_a_part_and_two_units)
 {
     static const memory_case row[] = {
         { .name = "alone", .mesh = "fsdp=1", .rows = 4, .ranks = 1, .layers = 8 },
         { .name = "cut", .mesh = "fsdp=4", .rows = 4, .ranks = 4, .layers = 8 },
         { .name = "blocks", .mesh = "fsdp=4", .rows = 4, .ranks = 4, .layers = 8, .travels = 1 },
+        { .name = "nothing ahead",
+          .mesh = "fsdp=4",
+          .rows = 4,
+          .ranks = 4,
+          .layers = 8,
+          .travels = 1,
+          .prefetch_off = 1 },
         { .name = "one by one",
           .mesh = "fsdp=4",
           .rows = 4,
@@ -235,16 +242,17 @@ TS_TEST(fsdp_memory_is_a_part_and_two_units)
           .travels = 1,
           .prefetch_off = 2 },
     };
-    outcome o[4];
-    for (int i = 0; i < 4; i++) {
+    enum { ROWS = sizeof row / sizeof row[0] };
+    outcome o[ROWS];
+    for (int i = 0; i < ROWS; i++) {
         o[i] = (outcome){ .t = t, .c = &row[i] };
         run_case(&o[i]);
     }
     int64_t unit = 260 * 48 * (int64_t)sizeof(float);
     int64_t block = (48 * 24 * 3 + 48 * 48 + 3 * 48 * 128 + 2 * 48) * (int64_t)sizeof(float);
     if (block > unit) unit = block;
-    const int64_t units[] = { 0, o[1].shares ? 2 : 4, 4, 2 };
-    for (int i = 1; i < 4; i++)
+    const int64_t units[ROWS] = { 0, o[1].shares ? 2 : 4, 4, 3, 2 };
+    for (int i = 1; i < ROWS; i++)
         TEST_SAY(t, o[i].held <= o[0].states / 4 + units[i] * unit,
                  "%s: %lld of %lld, and %lld units of %lld", row[i].name, (long long)o[i].held,
                  (long long)o[0].states, (long long)units[i], (long long)unit);
