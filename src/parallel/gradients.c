@@ -9,6 +9,11 @@
  * meanwhile (prefetch_off 2: of one). What an earlier backward left in the shard (micro-batches) is
  * added to.
  *
+ * Where all are cut that is one round, in flight while backward goes on. With copies (replicate),
+ * or with a parameter that cannot be cut, it is two: each rank folds its part of a block over all
+ * axes, then those that want the same block give each other their parts. The host waits for the
+ * first before it begins the second, so that only the second is in flight.
+ *
  * In the usual step all that follows from layouts is known from the step before: the round was
  * prepared (tensor/prepared.h), and is only begun.
  *

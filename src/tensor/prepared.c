@@ -233,6 +233,11 @@ bool tsi_prepared_fits(const tsi_prepared *p, ts_tensor *const *x, const ts_layo
     return true;
 }
 
+int64_t tsi_prepared_rounds(const tsi_prepared *p)
+{
+    return p->stage_count;
+}
+
 /* What follows from its shape is found by the first run. Activations are recycled otherwise. */
 static tsi_array *make_target(const tsi_prepared *p, tsi_pool *pool, item *one)
 {

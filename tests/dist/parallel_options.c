@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "parallel/unit.h"
+#include "tensor/prepared.h"
 
 typedef struct moves {
     int64_t calls, tensors;
@@ -240,6 +241,41 @@ TS_TEST_RANKS(fsdp_times_of_the_schedule, 1, 2, 3)
     TEST_OK(t, ts_fsdp_statistics(n.root, &stats));
     TEST_EQ(t, stats.host_ns, before);
     net_end(&n);
+}
+
+static int32_t without_scalars(const char *name, ts_shape shape, int32_t otherwise, void *context)
+{
+    (void)name, (void)context;
+    return shape.ndim > 0 ? otherwise : TS_FSDP_IGNORE;
+}
+
+/* A unit whose parameters are all cut is reduced in one round, which the host begins and does not
+ * wait for. What several ranks want whole makes it two, and the host waits for the first: with
+ * copies everything (both axes are folded in the first, and copies give each other their parts),
+ * else a parameter that cannot be cut. */
+static void check_rounds(test *t, const char *mesh, bool scalars, int64_t rounds)
+{
+    ts_fsdp_options options = { .struct_size = sizeof options,
+                                .dim = scalars ? NULL : without_scalars };
+    net n = net_of(3);
+    net_declare(&n, ts_mesh_create(t->me, mesh), false);
+    TEST_OK(t, net_begin(&n, &options));
+    double norm;
+    for (int64_t step = 0; step < 3; step++)
+        net_step(&n, step, &norm);
+    for (int64_t i = 0; i < n.count; i++) {
+        const tsi_unit *u = n.block[i]->unit;
+        TEST_CHECK(t, u->reduction && !u->one_by_one);
+        if (u->reduction) TEST_EQ(t, tsi_prepared_rounds(u->reduction), rounds);
+    }
+    net_end(&n);
+}
+
+TS_TEST_RANKS(fsdp_rounds_of_a_reduction, 4)
+{
+    check_rounds(t, "fsdp=4", false, 1);
+    check_rounds(t, "fsdp=4", true, 2);
+    check_rounds(t, "replicate=2, fsdp=2", false, 2);
 }
 
 /* ---- orders ---------------------------------------------------------------------------------- */
