@@ -129,7 +129,7 @@ typedef struct tsi_mask_shape {
 } tsi_mask_shape;
 
 typedef struct tsi_mask_blocks {
-    uint64_t hash;
+    uint64_t hash, serial; /* serial: of this one alone, in all of the process's time */
     _Atomic int64_t references;
     size_t bytes;                             /* of all that it holds */
     const ts_mask *mask;                      /* retained */

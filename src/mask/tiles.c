@@ -232,6 +232,8 @@ static tsi_mask_blocks *make_blocks(const blocks_key *key)
         tsi_fail_memory("block lists of a mask", sizeof *b);
         return NULL;
     }
+    static _Atomic uint64_t made_before;
+    b->serial = 1 + atomic_fetch_add_explicit(&made_before, 1, memory_order_relaxed);
     b->mask = ts_mask_retain(key->mask);
     b->offset = s->offset;
     b->query_block = s->query_block;

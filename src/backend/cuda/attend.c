@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.c - attention and its gradient: cuDNN where it takes the call, else the own kernels, which
- * take any strides, real dtypes and positions. */
+/* attend.c - attention and its gradient, by the first that takes the call:
+ *
+ *   cuDNN          causal or whole, of 16 bits, positions in intervals
+ *   attend_mma.cu  forward of 16 bits, heads of 64 or 128: causal or whole, or by block lists
+ *   attend.cu      everything else: any strides, positions, masks, changed scores, drops, dtypes
+ *
+ * INV: who sees whom is said by global positions: of a causal mask over intervals by how far
+ * queries reach, else by the block lists of the host (attend_tiles.c). */
 #include "backend/cuda/attend.h"
 
 #include <stdlib.h>
@@ -14,11 +20,15 @@ enum { ROW_MAX = 512, THREADS = 128 }; /* what a block of attend.cu sums */
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-/* Blocks of q, k and v in their places; `reach` counts from global positions. */
-static tsi_cuda_attend call_of(const tsi_kernel_io *io)
+typedef struct call {
+    tsi_cuda_attend of;
+    tsi_cuda_attend_args args;
+    bool plain; /* causal or whole, positions in intervals, scores and weights as they are */
+} call;
+
+static tsi_cuda_attend blocks_of(const tsi_kernel_io *io)
 {
     const tsi_attention_attributes *a = io->attributes;
-    const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
     bool back = io->input_count > 3;
     return (tsi_cuda_attend){
         .q = &io->in[0].block,
@@ -31,17 +41,35 @@ static tsi_cuda_attend call_of(const tsi_kernel_io *io)
         .dk = back ? &io->out[1].block : NULL,
         .dv = back ? &io->out[2].block : NULL,
         .scale = a->scale,
-        .reach = k->extent[2] - q->extent[2],
         .causal = a->causal != 0,
     };
 }
 
-/* ---- cuDNN ----------------------------------------------------------------------------------- */
-
-static bool is_interval(const tsi_cuda_places *p)
+/* The first of positions that follow each other; false: they do not. */
+static bool interval_of(const tsi_kernel_io *io, int32_t input, int64_t *first)
 {
-    return p->count == 0 || (p->count == 1 && p->span[0].count == 1);
+    tsi_cuda_places p;
+    *first = 0;
+    if (!tsi_cuda_places_make(&p, io->in[input].region, 2)) return false;
+    if (p.count > 0) *first = p.span[0].begin;
+    return p.count == 0 || (p.count == 1 && p.span[0].count <= 1);
 }
+
+/* Is nothing to be said but how far queries reach? Of all pairs not even that. */
+static bool is_plain(const tsi_kernel_io *io, int64_t *reach)
+{
+    const tsi_attention_attributes *a = io->attributes;
+    int64_t query, key;
+    *reach = 0;
+    if (a->mask[0] || a->dropout > 0) return false;
+    if (!a->causal) return true;
+    bool intervals = interval_of(io, 0, &query) && interval_of(io, 1, &key);
+    if (!intervals) return false;
+    *reach = io->in[1].global->shape.extent[2] - io->in[0].global->shape.extent[2] + query - key;
+    return true;
+}
+
+/* ---- cuDNN ----------------------------------------------------------------------------------- */
 
 /* Local heads share local groups as global ones do global groups: cuDNN divides by the quotient. */
 static bool groups_are_even(const tsi_cuda_attend_args *a)
@@ -59,12 +87,10 @@ static bool is_off(void)
     return word && strcmp(word, "off") == 0;
 }
 
-static ts_status try_cudnn(tsi_stream *stream, tsi_cuda_attend call, const tsi_cuda_attend_args *a)
+static ts_status try_cudnn(tsi_stream *stream, const call *c)
 {
-    if (is_off() || !is_interval(&a->place) || !groups_are_even(a))
-        return (ts_status)TSI_KERNEL_DECLINED;
-    call.reach += a->place.count ? a->place.span[0].begin : 0;
-    return tsi_cuda_attend_cudnn(stream, &call);
+    if (is_off() || !c->plain || !groups_are_even(&c->args)) return (ts_status)TSI_KERNEL_DECLINED;
+    return tsi_cuda_attend_cudnn(stream, &c->of);
 }
 
 /* ---- own kernels ----------------------------------------------------------------------------- */
@@ -74,6 +100,7 @@ static tsi_cuda_heads heads_of(const tsi_block *block)
     tsi_cuda_heads heads = { .data = NULL };
     if (!block) return heads;
     heads.data = block->data;
+    heads.dtype = block->dtype;
     memcpy(heads.stride, block->stride, sizeof heads.stride);
     return heads;
 }
@@ -81,13 +108,13 @@ static tsi_cuda_heads heads_of(const tsi_block *block)
 /* Which local group a head uses; false: it is another rank's, or there are too many heads. */
 static bool find_groups(const tsi_kernel_io *io, tsi_cuda_attend_args *a)
 {
-    tsi_cuda_places heads, groups;
+    tsi_cuda_places groups;
     int64_t share = io->in[0].global->shape.extent[1] / io->in[1].global->shape.extent[1];
-    if (a->heads > TSI_CUDA_HEADS || !tsi_cuda_places_make(&heads, io->in[0].region, 1) ||
+    if (a->heads > TSI_CUDA_HEADS || !tsi_cuda_places_make(&a->head_at, io->in[0].region, 1) ||
         !tsi_cuda_places_make(&groups, io->in[1].region, 1))
         return false;
     for (int64_t h = 0; h < a->heads; h++) {
-        int64_t group = tsi_cuda_place_of(&groups, tsi_cuda_index_at(&heads, h) / share);
+        int64_t group = tsi_cuda_place_of(&groups, tsi_cuda_index_at(&a->head_at, h) / share);
         if (group < 0) return false;
         a->group_of[h] = (int16_t)group;
     }
@@ -100,13 +127,26 @@ static bool is_real(int32_t dtype)
            dtype == TS_DTYPE_F64;
 }
 
-/* False: not for these kernels. */
-static bool settle(const tsi_kernel_io *io, const tsi_cuda_attend *c, tsi_cuda_attend_args *a)
+static tsi_cuda_drop drop_of(const tsi_attention_attributes *a, const ts_shape *q,
+                             const ts_shape *k)
 {
-    const tsi_block *const list[] = { c->k, c->v, c->out, c->d_out, c->dq, c->dk, c->dv };
-    bool same = io->queue && is_real(c->q->dtype);
+    tsi_attention_drop drop = tsi_attention_drop_of(a, q, k);
+    return (tsi_cuda_drop){ .seed = drop.seed, .below = drop.below, .factor = drop.factor };
+}
+
+/* False: not for a GPU. */
+static bool settle(const tsi_kernel_io *io, call *out)
+{
+    const ts_shape *q = &io->in[0].global->shape, *k = &io->in[1].global->shape;
+    *out = (call){ .of = blocks_of(io) };
+    tsi_cuda_attend *c = &out->of;
+    const tsi_block *const list[] = { c->q,     c->k,  c->v,  c->out, c->lse,
+                                      c->d_out, c->dq, c->dk, c->dv };
+    bool real = io->queue && !io->adds;
     for (size_t i = 0; i < TSI_COUNT_OF(list); i++)
-        same = same && (!list[i] || list[i]->dtype == c->q->dtype);
+        real = real && (!list[i] || is_real(list[i]->dtype));
+    out->plain = is_plain(io, &c->reach);
+    tsi_cuda_attend_args *a = &out->args;
     *a = (tsi_cuda_attend_args){ .batch = c->q->extent[0],
                                  .heads = c->q->extent[1],
                                  .queries = c->q->extent[2],
@@ -117,12 +157,14 @@ static bool settle(const tsi_kernel_io *io, const tsi_cuda_attend *c, tsi_cuda_a
                                  .reach = c->reach,
                                  .scale = c->scale,
                                  .causal = c->causal,
-                                 .dtype = c->q->dtype,
-                                 .lse_dtype = c->lse->dtype };
+                                 .drop = drop_of(io->attributes, q, k),
+                                 .heads_all = q->extent[1],
+                                 .queries_all = q->extent[2],
+                                 .offset = k->extent[2] - q->extent[2] };
     a->q = heads_of(c->q), a->k = heads_of(c->k), a->v = heads_of(c->v);
     a->out = heads_of(c->out), a->lse = heads_of(c->lse), a->d_out = heads_of(c->d_out);
     a->dq = heads_of(c->dq), a->dk = heads_of(c->dk), a->dv = heads_of(c->dv);
-    return same && tsi_cuda_places_make(&a->place, io->in[0].region, 2) && find_groups(io, a);
+    return real && tsi_cuda_places_make(&a->row_at, io->in[0].region, 0) && find_groups(io, a);
 }
 
 static bool is_for_kernels(const tsi_cuda_attend_args *a)
@@ -131,10 +173,24 @@ static bool is_for_kernels(const tsi_cuda_attend_args *a)
     return a->depth <= ROW_MAX && a->width <= ROW_MAX && rows <= INT32_MAX && keys <= INT32_MAX;
 }
 
+/* The block lists of the call's mask, and what it does to scores. */
+static ts_status find_tiles(const tsi_kernel_io *io, tsi_cuda_attend_args *a)
+{
+    const tsi_attention_family *core = io->op->family;
+    const tsi_attention_tile tile = { TSI_CUDA_TILE_QUERIES, TSI_CUDA_TILE_KEYS };
+    const tsi_mask_blocks *blocks = NULL;
+    TSI_TRY(core->blocks(io, tile, &blocks));
+    a->cap = blocks->mask->cap;
+    a->alibi = blocks->mask->alibi != 0;
+    ts_status status = tsi_cuda_tiles_get(io->queue, blocks, &a->tiles);
+    core->release(blocks);
+    return status;
+}
+
 static ts_status launch(tsi_stream *stream, const tsi_cuda_attend_args *a, int64_t blocks,
                         tsi_cuda_kernel narrow, tsi_cuda_kernel wide, int64_t numbers)
 {
-    bool f64 = a->dtype == TS_DTYPE_F64;
+    bool f64 = a->q.dtype == TS_DTYPE_F64;
     tsi_cuda_attend_args args = *a;
     if (blocks == 0) return TS_OK;
     return tsi_cuda_launch(stream, f64 ? wide : narrow, blocks, THREADS,
@@ -144,7 +200,7 @@ static ts_status launch(tsi_stream *stream, const tsi_cuda_attend_args *a, int64
 static ts_status backward(tsi_stream *stream, tsi_cuda_attend_args *a)
 {
     int64_t rows = a->batch * a->heads * a->queries, numbers = a->depth + a->width;
-    size_t size = a->dtype == TS_DTYPE_F64 ? sizeof(double) : sizeof(float);
+    size_t size = a->q.dtype == TS_DTYPE_F64 ? sizeof(double) : sizeof(float);
     int64_t blocks = (rows + THREADS / 32 - 1) / (THREADS / 32);
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)rows * size, &a->delta));
     TSI_TRY(launch(stream, a, blocks, TSI_CUDA_attend_delta_f32, TSI_CUDA_attend_delta_f64, 0));
@@ -154,52 +210,67 @@ static ts_status backward(tsi_stream *stream, tsi_cuda_attend_args *a)
                   TSI_CUDA_attend_keys_f64, numbers);
 }
 
-/* Rows of 64 or 128 narrow columns on 16 bytes, queries in one interval: for the tensor cores. */
-static bool is_for_mma(const tsi_cuda_attend *c, const tsi_cuda_attend_args *a)
+static bool is_for_mma_block(const tsi_block *x, int32_t dtype)
 {
-    const tsi_block *const list[] = { c->q, c->k, c->v, c->out };
-    bool fits = (a->dtype == TS_DTYPE_BF16 || a->dtype == TS_DTYPE_F16) && a->depth == a->width &&
-                (a->depth == 64 || a->depth == 128) && is_interval(&a->place) &&
-                a->lse_dtype == TS_DTYPE_F32;
-    for (size_t i = 0; i < TSI_COUNT_OF(list); i++) {
-        const tsi_block *x = list[i];
-        fits = fits && (uintptr_t)x->data % 16 == 0 && x->stride[3] == 1;
-        for (int32_t d = 0; d < 3; d++)
-            fits = fits && (x->extent[d] == 1 || x->stride[d] % 8 == 0);
-    }
+    bool fits = x->dtype == dtype && (uintptr_t)x->data % 16 == 0 && x->stride[3] == 1;
+    for (int32_t d = 0; d < 3; d++)
+        fits = fits && (x->extent[d] == 1 || x->stride[d] % 8 == 0);
     return fits;
 }
 
-static ts_status run_mma(tsi_stream *stream, tsi_cuda_attend_args *a)
+/* Rows of 64 or 128 narrow columns on 16 bytes, scores that are scaled and no more: for the tensor
+ * cores. A scale that is not positive keeps no order. */
+static bool is_for_mma(const call *c)
 {
-    enum { QUERIES = 128, STEP = 64 }; /* as in attend_mma.cu */
-    bool wide = a->depth == 128, f16 = a->dtype == TS_DTYPE_F16;
-    tsi_cuda_kernel narrow = f16 ? TSI_CUDA_attend_mma_64_f16 : TSI_CUDA_attend_mma_64_bf16;
-    tsi_cuda_kernel broad = f16 ? TSI_CUDA_attend_mma_128_f16 : TSI_CUDA_attend_mma_128_bf16;
+    const tsi_block *const list[] = { c->of.q, c->of.k, c->of.v, c->of.out };
+    const tsi_cuda_attend_args *a = &c->args;
+    int32_t dtype = a->q.dtype;
+    bool fits = (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16) && a->depth == a->width &&
+                (a->depth == 64 || a->depth == 128) && a->lse.dtype == TS_DTYPE_F32 &&
+                a->scale > 0 && a->cap == 0 && !a->alibi && a->drop.below == 0;
+    for (size_t i = 0; i < TSI_COUNT_OF(list); i++)
+        fits = fits && is_for_mma_block(list[i], dtype);
+    return fits;
+}
+
+static ts_status run_mma(tsi_stream *stream, call *c)
+{
+    enum { QUERIES = TSI_CUDA_TILE_QUERIES, STEP = TSI_CUDA_TILE_KEYS };
+    static const tsi_cuda_kernel kernel[2][2][2] = {
+        /* [listed][128][f16] */
+        { { TSI_CUDA_attend_mma_64_bf16, TSI_CUDA_attend_mma_64_f16 },
+          { TSI_CUDA_attend_mma_128_bf16, TSI_CUDA_attend_mma_128_f16 } },
+        { { TSI_CUDA_attend_mma_64_bf16_listed, TSI_CUDA_attend_mma_64_f16_listed },
+          { TSI_CUDA_attend_mma_128_bf16_listed, TSI_CUDA_attend_mma_128_f16_listed } }
+    };
+    tsi_cuda_attend_args *a = &c->args;
+    bool wide = a->depth == 128, f16 = a->q.dtype == TS_DTYPE_F16;
     int64_t blocks = (a->queries + QUERIES - 1) / QUERIES * a->batch * a->heads;
-    a->reach += a->place.count ? a->place.span[0].begin : 0; /* positions count from here on */
-    return tsi_cuda_launch(stream, wide ? broad : narrow, blocks, wide ? 256 : 128,
+    return tsi_cuda_launch(stream, kernel[!c->plain][wide][f16], blocks, wide ? 256 : 128,
                            (int32_t)((QUERIES + 4 * STEP) * a->depth * 2), a);
+}
+
+static ts_status run_own(const tsi_kernel_io *io, call *c)
+{
+    tsi_cuda_attend_args *a = &c->args;
+    bool back = c->of.d_out != NULL;
+    if (!back && tsi_block_count(c->of.lse) == 0) return TS_OK;
+    if (c->plain && !back && is_for_mma(c)) return run_mma(io->queue, c);
+    TSI_TRY(find_tiles(io, a));
+    if (back) return backward(io->queue, a);
+    if (!c->plain && is_for_mma(c)) return run_mma(io->queue, c);
+    return launch(io->queue, a, a->batch * a->heads * a->queries, TSI_CUDA_attend_f32,
+                  TSI_CUDA_attend_f64, a->depth);
 }
 
 static ts_status attend(const tsi_kernel_io *io)
 {
-    tsi_cuda_attend call = call_of(io);
-    tsi_cuda_attend_args args;
-    const tsi_attention_attributes *a = io->attributes;
-    const tsi_operand *k = &io->in[1];
-    bool all_keys = k->block.extent[2] == k->global->shape.extent[2];
-    if (a->mask[0] || a->dropout > 0 || !all_keys) return (ts_status)TSI_KERNEL_DECLINED;
-    if (!settle(io, &call, &args)) return (ts_status)TSI_KERNEL_DECLINED;
+    call c;
+    if (!settle(io, &c)) return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    ts_status status = try_cudnn(io->queue, call, &args);
+    ts_status status = try_cudnn(io->queue, &c);
     if ((int)status != TSI_KERNEL_DECLINED) return status;
-    if (!is_for_kernels(&args)) return (ts_status)TSI_KERNEL_DECLINED;
-    if (call.d_out) return backward(io->queue, &args);
-    if (tsi_block_count(call.lse) == 0) return TS_OK;
-    if (is_for_mma(&call, &args)) return run_mma(io->queue, &args);
-    return launch(io->queue, &args, args.batch * args.heads * args.queries, TSI_CUDA_attend_f32,
-                  TSI_CUDA_attend_f64, args.depth);
+    return is_for_kernels(&c.args) ? run_own(io, &c) : (ts_status)TSI_KERNEL_DECLINED;
 }
 
 ts_status tsi_cuda_attention(const tsi_kernel_io *io)

@@ -61,6 +61,7 @@ struct tsi_stream {
     void *scratch;   /* of one call at a time (tsi_cuda_scratch) */
     size_t scratch_bytes;
     void *cudnn;                   /* its handle; NULL until the first attention */
+    struct tsi_cuda_kept *kept;    /* block lists of masks (attend_tiles.c) */
     tsi_cuda_complaint *complaint; /* on the device (complain.h) */
     uint64_t asked;                /* calls that may complain */
     bool asking;                   /* one was launched since the last wait */

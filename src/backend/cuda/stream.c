@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "backend/cuda/attend.h"
 #include "backend/cuda/complain.h"
 #include "backend/cuda/cudnn.h"
 #include "base/alloc.h"
@@ -59,6 +60,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         if (stream->scratch) (void)tsi_cu.free(tsi_cuda_pointer(stream->scratch));
         if (stream->complaint) (void)tsi_cu.free(tsi_cuda_pointer(stream->complaint));
         tsi_cudnn_handle_drop(stream->cudnn);
+        tsi_cuda_tiles_drop(stream);
         tsi_cuda_capture_drop(cuda, stream->capture);
         (void)tsi_cu.stream_destroy(stream->handle);
     }

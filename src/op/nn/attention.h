@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "op/op.h"
+#include "tessera/mask.h"
 
 typedef struct tsi_attention_attributes {
     double scale; /* of scores; before normalisation NaN: 1 / sqrt(D) */
@@ -57,6 +58,23 @@ enum { TSI_ATTENTION_FEW_MAX = 16 }; /* queries */
 void tsi_attention_kernels(const tsi_op_call *call, tsi_kernel_choice *out);
 /* The one that runs on these blocks. */
 tsi_attention_kernel tsi_attention_kernel_of(const tsi_kernel_io *io);
+
+/* The block lists of a mask for the positions that the blocks of a call hold, retained. NULL:
+ * recorded. */
+struct tsi_mask_blocks;
+typedef struct tsi_attention_tile {
+    int32_t queries, keys;
+} tsi_attention_tile;
+const struct tsi_mask_blocks *tsi_attention_blocks(const tsi_kernel_io *io, const ts_mask *mask,
+                                                   tsi_attention_tile tile);
+/* The family of both operators: what kernels of modules, which link nothing of the core, ask of it.
+ * Block lists are those of the call's mask. */
+typedef struct tsi_attention_family {
+    ts_status (*blocks)(const tsi_kernel_io *io, tsi_attention_tile tile,
+                        const struct tsi_mask_blocks **out);
+    void (*release)(const struct tsi_mask_blocks *blocks);
+} tsi_attention_family;
+extern const tsi_attention_family tsi_attention_tools;
 
 ts_status tsi_attention_reference(const tsi_kernel_io *io);
 ts_status tsi_attention_backward_reference(const tsi_kernel_io *io);

@@ -32,19 +32,8 @@ ts_status tsi_attend_make(const tsi_kernel_io *io, tsi_attend *out)
 
 ts_status tsi_attend_tiles(tsi_attend *a, int64_t queries, int64_t keys)
 {
-    const tsi_operand *q = &a->io->in[0], *k = &a->io->in[1];
-    tsi_span_list all_queries = tsi_span_list_whole(a->queries);
-    tsi_span_list all_keys = tsi_span_list_whole(a->keys);
-    tsi_mask_shape shape = { .queries = q->region ? &q->region->dim[2] : &all_queries,
-                             .keys = k->region ? &k->region->dim[2] : &all_keys,
-                             .rows = q->region ? &q->region->dim[0] : NULL,
-                             .heads = q->region ? &q->region->dim[1] : NULL,
-                             .row_count = a->batches,
-                             .head_count = a->heads,
-                             .query_block = (int32_t)queries,
-                             .key_block = (int32_t)keys };
-    shape.offset = k->global->shape.extent[2] - q->global->shape.extent[2];
-    a->blocks = tsi_mask_blocks_get(a->mask, &shape);
+    tsi_attention_tile tile = { (int32_t)queries, (int32_t)keys };
+    a->blocks = tsi_attention_blocks(a->io, a->mask, tile);
     return a->blocks ? TS_OK : ts_rank_status(a->io->rank);
 }
 

@@ -324,16 +324,46 @@ enum { TSI_CUDA_HEADS = 256 };
 typedef struct tsi_cuda_heads {
     void *data;
     int64_t stride[4];
+    int32_t dtype, reserved;
 } tsi_cuda_heads;
+
+/* The block lists of a mask on the device (mask/mask.h says what they are): tiles of so many
+ * queries and keys, so that a row of a partial one is one word. */
+enum { TSI_CUDA_TILE_QUERIES = 128, TSI_CUDA_TILE_KEYS = 64 };
+typedef struct tsi_cuda_run { /* as tsi_mask_run */
+    int32_t first, count;
+    int64_t bits;
+    int32_t begin, end;
+} tsi_cuda_run;
+typedef struct tsi_cuda_tiles {
+    const int64_t *first; /* of each list, and row of tiles: its first run */
+    const tsi_cuda_run *run;
+    const uint64_t *bits;
+    const int32_t *hull; /* of each list, and column of tiles: rows [begin, end) that may have it */
+    const int64_t *query_at, *key_at; /* positions, those of queries as keys count them */
+    int64_t rows, columns;            /* of tiles in a list */
+    int64_t by_row, by_head; /* lists from a row, or head, to the next; 0: it is the same */
+} tsi_cuda_tiles;
+
+/* Weights that are dropped: op/nn/attention.h, whose draws these are. */
+typedef struct tsi_cuda_drop {
+    uint64_t seed;
+    uint32_t below, reserved; /* draws below are dropped; 0: none */
+    double factor;            /* of the others */
+} tsi_cuda_drop;
+
 typedef struct tsi_cuda_attend_args {
     tsi_cuda_heads q, k, v, out, lse, d_out, dq, dk, dv; /* lse has three strides */
     void *delta;                                         /* a number for each row of q */
     int64_t batch, heads, queries, depth, groups, keys, width;
-    int64_t reach;         /* causal: the query at global position i sees keys up to i + reach */
-    tsi_cuda_places place; /* of the queries */
-    double scale;
-    int32_t causal, dtype, lse_dtype, reserved;
-    int16_t group_of[TSI_CUDA_HEADS]; /* of a head */
+    int64_t reach; /* without tiles, causal: query i sees keys up to i + reach */
+    int32_t causal, alibi;
+    double scale, cap; /* cap of scores; 0: none */
+    tsi_cuda_tiles tiles;
+    tsi_cuda_drop drop;
+    int64_t heads_all, queries_all, offset; /* globally; positions of queries are shifted by it */
+    tsi_cuda_places row_at, head_at;        /* global rows and heads */
+    int16_t group_of[TSI_CUDA_HEADS];       /* of a head */
 } tsi_cuda_attend_args;
 
 /* rows.cu: softmax of rows and its gradient */

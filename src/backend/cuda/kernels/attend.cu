@@ -1,85 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.cu - attention of any strides, regions and real dtypes: what cuDNN does not take.
+/* attend.cu - attention of any strides, positions, masks and real dtypes: what neither cuDNN nor
+ * the tensor cores take.
  *
- *   forward    a block a query: keys in chunks of a block's threads, the largest score so far and
- *              the sum follow
+ *   forward    a block a query: the keys of its runs in chunks of a block's threads, the largest
+ *              score so far and the sum follow
  *   backward   delta = sum(d_out out) a row; then a block a query for dq, and a block a key for dk
- *              and dv, which walks the queries of all heads of the group
+ *              and dv, which walks the tiles of queries that see it, of all heads of the group
  *
- * INV: every sum is one block's, in the order of chunks: the same bits on every GPU. */
+ *   score = cap(scale q k') + alibi     weights that are dropped count in the sum, not in the
+ * result
+ *
+ * INV: every sum is one block's, in the order of chunks: the same bits on every GPU. A query that
+ * sees nothing gives zeros and a log-sum-exp of -inf, and takes no part in any gradient. */
+#include "backend/cuda/kernels/attend.cuh"
 #include "backend/cuda/kernels/real.cuh"
+#include "base/philox.h"
 
-enum { THREADS = 128, COLUMNS = 4 }; /* columns a thread sums: rows of up to 512 */
+enum { THREADS = TSI_CUDA_TILE_QUERIES, COLUMNS = 4 }; /* columns a thread sums: rows up to 512 */
 
-struct row_of {
+struct row_of { /* local: batch, head, query; or batch, group, key */
     int64_t b, h, i;
 };
-
-__device__ inline int64_t at(const tsi_cuda_heads &x, int64_t b, int64_t h, int64_t i, int64_t c)
-{
-    return b * x.stride[0] + h * x.stride[1] + i * x.stride[2] + c * x.stride[3];
-}
-
-template <typename R>
-__device__ inline R element(const tsi_cuda_attend_args &a, const tsi_cuda_heads &x, int64_t offset)
-{
-    return load_real<R>(a.dtype, x.data, offset);
-}
-
-/* How many keys a query of this block sees. */
-__device__ inline int64_t keys_seen(const tsi_cuda_attend_args &a, int64_t query)
-{
-    if (!a.causal) return a.keys;
-    int64_t seen = tsi_cuda_index_at(&a.place, query) + a.reach + 1;
-    return seen < 0 ? 0 : seen < a.keys ? seen : a.keys;
-}
-
-/* sum of row[c] * x[.., c], with x read where it lies. */
-template <typename R>
-__device__ inline R dot(const tsi_cuda_attend_args &a, const R *row, const tsi_cuda_heads &x,
-                        int64_t offset, int64_t length)
-{
-    R sum = 0;
-    for (int64_t c = 0; c < length; c++)
-        sum += row[c] * element<R>(a, x, offset + c * x.stride[3]);
-    return sum;
-}
-
-template <typename R>
-__device__ inline void load_row(const tsi_cuda_attend_args &a, R *to, const tsi_cuda_heads &x,
-                                int64_t offset, int64_t length)
-{
-    for (int64_t c = threadIdx.x; c < length; c += THREADS)
-        to[c] = element<R>(a, x, offset + c * x.stride[3]);
-}
-
-/* The thread's columns of sum over j of weight[j] x[first + j, ..], times `keep` of what was. */
-template <typename R>
-__device__ inline void add_rows(const tsi_cuda_attend_args &a, R (&sum)[COLUMNS], R keep,
-                                const R *weight, int64_t rows, const tsi_cuda_heads &x,
-                                int64_t offset, int64_t length)
-{
-#pragma unroll
-    for (int n = 0; n < COLUMNS; n++) {
-        int64_t c = threadIdx.x + n * THREADS;
-        if (c >= length) break;
-        R total = sum[n] * keep;
-        for (int64_t j = 0; j < rows; j++)
-            total += weight[j] * element<R>(a, x, offset + j * x.stride[2] + c * x.stride[3]);
-        sum[n] = total;
-    }
-}
-
-template <typename R>
-__device__ inline void store_row(const tsi_cuda_attend_args &a, const R (&sum)[COLUMNS], R factor,
-                                 const tsi_cuda_heads &x, int64_t offset, int64_t length)
-{
-#pragma unroll
-    for (int n = 0; n < COLUMNS; n++) {
-        int64_t c = threadIdx.x + n * THREADS;
-        if (c < length) store_real<R>(a.dtype, x.data, offset + c * x.stride[3], sum[n] * factor);
-    }
-}
 
 __device__ inline row_of this_row(int64_t heads, int64_t rows)
 {
@@ -87,42 +28,179 @@ __device__ inline row_of this_row(int64_t heads, int64_t rows)
     return { at / rows / heads, at / rows % heads, at % rows };
 }
 
-__device__ inline int64_t lse_at(const tsi_cuda_attend_args &a, const row_of &r)
+/* ---- elements -------------------------------------------------------------------------------- */
+
+__device__ inline int64_t at(const tsi_cuda_heads &x, int64_t b, int64_t h, int64_t i)
 {
-    return r.b * a.lse.stride[0] + r.h * a.lse.stride[1] + r.i * a.lse.stride[2];
+    return b * x.stride[0] + h * x.stride[1] + i * x.stride[2];
+}
+
+/* sum of row[c] * x[.., c], with x read where it lies. */
+template <typename R>
+__device__ inline R dot(const R *row, const tsi_cuda_heads &x, int64_t offset, int64_t length)
+{
+    R sum = 0;
+    for (int64_t c = 0; c < length; c++)
+        sum += row[c] * load_real<R>(x.dtype, x.data, offset + c * x.stride[3]);
+    return sum;
+}
+
+template <typename R>
+__device__ inline void load_row(R *to, const tsi_cuda_heads &x, int64_t offset, int64_t length)
+{
+    for (int64_t c = threadIdx.x; c < length; c += THREADS)
+        to[c] = load_real<R>(x.dtype, x.data, offset + c * x.stride[3]);
+}
+
+/* The thread's columns of sum over j of weight[j] x[first + j, ..], times `keep` of what was. */
+template <typename R>
+__device__ inline void add_rows(R (&sum)[COLUMNS], R keep, const R *weight, int64_t rows,
+                                const tsi_cuda_heads &x, int64_t offset, int64_t length)
+{
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++) {
+        int64_t c = threadIdx.x + n * THREADS;
+        if (c >= length) break;
+        R total = sum[n] * keep;
+        for (int64_t j = 0; j < rows; j++)
+            total += weight[j] *
+                     load_real<R>(x.dtype, x.data, offset + j * x.stride[2] + c * x.stride[3]);
+        sum[n] = total;
+    }
+}
+
+template <typename R>
+__device__ inline void store_row(const R (&sum)[COLUMNS], R factor, const tsi_cuda_heads &x,
+                                 int64_t offset, int64_t length)
+{
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++) {
+        int64_t c = threadIdx.x + n * THREADS;
+        if (c < length) store_real<R>(x.dtype, x.data, offset + c * x.stride[3], sum[n] * factor);
+    }
+}
+
+/* ---- pairs ----------------------------------------------------------------------------------- */
+
+/* What pairs of one query have in common. */
+template <typename R> struct query_of {
+    int64_t position; /* as keys count */
+    uint64_t line;    /* of draws */
+    R lean;           /* alibi: what a score gains a position */
+};
+
+/* As tsi_mask_slope. */
+__device__ inline double slope_of_head(int64_t head, int64_t heads)
+{
+    int64_t n = 1;
+    while (n * 2 <= heads)
+        n *= 2;
+    return exp2(head < n ? -8.0 * (double)(head + 1) / (double)n
+                         : -4.0 * (double)(2 * (head - n) + 1) / (double)n);
+}
+
+template <typename R>
+__device__ inline query_of<R> query_at(const tsi_cuda_attend_args &a, int64_t b, int64_t h,
+                                       int64_t i)
+{
+    int64_t row = tsi_cuda_index_at(&a.row_at, b), head = tsi_cuda_index_at(&a.head_at, h);
+    int64_t position = a.tiles.query_at[i], query = position - a.offset;
+    return { position, (uint64_t)((row * a.heads_all + head) * a.queries_all + query),
+             a.alibi ? (R)slope_of_head(head, a.heads_all) : R(0) };
+}
+
+/* A product of q and k as a score; `slope` becomes the derivative of one by the other. */
+template <typename R>
+__device__ inline R score_of(const tsi_cuda_attend_args &a, const query_of<R> &q, int64_t key,
+                             R product, R &slope)
+{
+    R score = product * (R)a.scale;
+    slope = (R)a.scale;
+    if (a.cap > 0) {
+        R part = tanh(score / (R)a.cap);
+        slope *= R(1) - part * part;
+        score = (R)a.cap * part;
+    }
+    return a.alibi ? score + q.lean * (R)(a.tiles.key_at[key] - q.position) : score;
+}
+
+/* What the weight of a pair is multiplied by. */
+template <typename R>
+__device__ inline R kept(const tsi_cuda_attend_args &a, const query_of<R> &q, int64_t key)
+{
+    if (a.drop.below == 0) return R(1);
+    uint64_t position = (uint64_t)a.tiles.key_at[key];
+    tsi_philox_block draw = tsi_philox(a.drop.seed, position >> 2, q.line);
+    return draw.word[position & 3] >= a.drop.below ? (R)a.drop.factor : R(0);
+}
+
+/* The keys of a run: those of its tiles that exist. */
+__device__ inline int64_t run_begin(const tsi_cuda_run *run)
+{
+    return (int64_t)run->first * TSI_CUDA_TILE_KEYS;
+}
+
+__device__ inline int64_t run_end(const tsi_cuda_attend_args &a, const tsi_cuda_run *run)
+{
+    int64_t end = run_begin(run) + (int64_t)run->count * TSI_CUDA_TILE_KEYS;
+    return end < a.keys ? end : a.keys;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+/* The softmax of one query so far; every thread has the same but for its columns. */
+template <typename R> struct softmax_of {
+    R top, total, sum[COLUMNS];
+    bool sees; /* anything */
+};
+
+/* Keys first .. first + rows - 1 of a run join; a thread has one of them. */
+template <typename R>
+__device__ inline void take_keys(const tsi_cuda_attend_args &a, softmax_of<R> &s, const R *query,
+                                 const row_of &r, const query_of<R> &q, int64_t first, int64_t rows,
+                                 bool seen)
+{
+    __shared__ R shared[32], weight[THREADS];
+    int64_t j = first + threadIdx.x, g = a.group_of[r.h];
+    R score = -INFINITY, slope;
+    if (seen) score = score_of(a, q, j, dot(query, a.k, at(a.k, r.b, g, j), a.depth), slope);
+    R most = block_max(score, shared);
+    most = s.top != s.top || s.top > most ? s.top : most;
+    R keep = s.top == -(R)INFINITY ? R(0) : exp(s.top - most);
+    R mine = seen && most != -(R)INFINITY ? exp(score - most) : R(0);
+    __syncthreads();
+    weight[threadIdx.x] = seen ? mine * kept(a, q, j) : R(0);
+    s.total = s.total * keep + block_sum(mine, shared);
+    add_rows(s.sum, keep, weight, rows, a.v, at(a.v, r.b, g, first), a.width);
+    s.top = most;
+}
+
 template <typename R> __device__ void forward(const tsi_cuda_attend_args &a)
 {
     extern __shared__ double memory[];
-    __shared__ R shared[32], weight[THREADS];
     R *query = (R *)memory;
     row_of r = this_row(a.heads, a.queries);
-    int64_t g = a.group_of[r.h], seen = keys_seen(a, r.i);
-    load_row(a, query, a.q, at(a.q, r.b, r.h, r.i, 0), a.depth);
+    query_of<R> q = query_at<R>(a, r.b, r.h, r.i);
+    load_row(query, a.q, at(a.q, r.b, r.h, r.i), a.depth);
     __syncthreads();
-    R top = -INFINITY, total = 0, sum[COLUMNS] = { 0 };
-    for (int64_t first = 0; first < seen; first += THREADS) {
-        int64_t j = first + threadIdx.x, rows = seen - first < THREADS ? seen - first : THREADS;
-        R score = -INFINITY;
-        if (j < seen) score = dot(a, query, a.k, at(a.k, r.b, g, j, 0), a.depth) * (R)a.scale;
-        R most = block_max(score, shared);
-        most = top != top || top > most ? top : most;
-        R keep = top == -INFINITY ? R(0) : exp(top - most);
-        R mine = j < seen ? exp(score - most) : R(0);
-        if (most == -INFINITY) mine = 0; /* nothing but minus infinities so far */
-        __syncthreads();
-        weight[threadIdx.x] = mine;
-        total = total * keep + block_sum(mine, shared);
-        add_rows(a, sum, keep, weight, rows, a.v, at(a.v, r.b, g, first, 0), a.width);
-        top = most;
+    softmax_of<R> s = { -(R)INFINITY, 0, { 0 }, false };
+    run_list runs = runs_of(a.tiles, list_of(a.tiles, r.b, r.h), r.i / TSI_CUDA_TILE_QUERIES);
+    for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {
+        uint64_t word = word_of(a.tiles, run, r.i);
+        int64_t begin = run_begin(run), end = run_end(a, run);
+        if (word == 0) continue;
+        s.sees = true;
+        for (int64_t first = begin; first < end; first += THREADS) {
+            int64_t rows = end - first < THREADS ? end - first : THREADS;
+            bool seen = threadIdx.x < rows && word >> (threadIdx.x % 64) & 1;
+            take_keys(a, s, query, r, q, first, rows, seen);
+        }
     }
-    store_row(a, sum, seen > 0 ? R(1) / total : R(0), a.out, at(a.out, r.b, r.h, r.i, 0), a.width);
+    R factor = s.sees ? R(1) / s.total : R(0);
+    store_row(s.sum, factor, a.out, at(a.out, r.b, r.h, r.i), a.width);
     if (threadIdx.x == 0)
-        store_real<R>(a.lse_dtype, a.lse.data, lse_at(a, r),
-                      seen > 0 ? top + log(total) : -(R)INFINITY);
+        store_real<R>(a.lse.dtype, a.lse.data, at(a.lse, r.b, r.h, r.i),
+                      s.sees ? s.top + log(s.total) : -(R)INFINITY);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -134,77 +212,128 @@ template <typename R> __device__ void delta(const tsi_cuda_attend_args &a)
     for (int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; row < rows;
          row += warps) {
         int64_t b = row / a.queries / a.heads, h = row / a.queries % a.heads, i = row % a.queries;
+        int64_t out = at(a.out, b, h, i), d_out = at(a.d_out, b, h, i);
         R sum = 0;
         for (int64_t c = lane; c < a.width; c += 32)
-            sum += element<R>(a, a.out, at(a.out, b, h, i, c)) *
-                   element<R>(a, a.d_out, at(a.d_out, b, h, i, c));
-        for (int step = 16; step > 0; step /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            sum += load_real<R>(a.out.dtype, a.out.data, out + c * a.out.stride[3]) *
+                   load_real<R>(a.d_out.dtype, a.d_out.data, d_out + c * a.d_out.stride[3]);
+        sum = warp_sum(sum);
         if (lane == 0) ((R *)a.delta)[row] = sum;
     }
 }
 
-/* dq of a query: sum over keys of p (dp - delta) scale k. */
+/* A row's log-sum-exp and delta. */
+template <typename R> struct known_of {
+    R base, delta;
+};
+
+template <typename R>
+__device__ inline known_of<R> known_at(const tsi_cuda_attend_args &a, int64_t b, int64_t h,
+                                       int64_t i)
+{
+    return { load_real<R>(a.lse.dtype, a.lse.data, at(a.lse, b, h, i)),
+             ((const R *)a.delta)[(b * a.heads + h) * a.queries + i] };
+}
+
+/* The weight of a pair as values see it, and the gradient of its product of q and k. */
+template <typename R> struct pair_of {
+    R weight, slope;
+};
+
+template <typename R>
+__device__ inline pair_of<R> pair_back(const tsi_cuda_attend_args &a, const query_of<R> &q,
+                                       const known_of<R> &known, int64_t key, R product, R d_weight)
+{
+    R slope, keep = kept(a, q, key);
+    R p = exp(score_of(a, q, key, product, slope) - known.base);
+    return { p * keep, p * (d_weight * keep - known.delta) * slope };
+}
+
+/* dq of a query: sum over its keys of slope k. */
 template <typename R> __device__ void queries(const tsi_cuda_attend_args &a)
 {
     extern __shared__ double memory[];
-    __shared__ R weight[THREADS];
-    R *query = (R *)memory, *grad = query + a.depth;
+    __shared__ R slope[THREADS];
+    R *query = (R *)memory, *grad = query + a.depth, sum[COLUMNS] = { 0 };
     row_of r = this_row(a.heads, a.queries);
-    int64_t g = a.group_of[r.h], seen = keys_seen(a, r.i);
-    load_row(a, query, a.q, at(a.q, r.b, r.h, r.i, 0), a.depth);
-    load_row(a, grad, a.d_out, at(a.d_out, r.b, r.h, r.i, 0), a.width);
-    R base = load_real<R>(a.lse_dtype, a.lse.data, lse_at(a, r));
-    R delta = ((const R *)a.delta)[blockIdx.x], sum[COLUMNS] = { 0 };
-    for (int64_t first = 0; first < seen; first += THREADS) {
-        int64_t j = first + threadIdx.x, rows = seen - first < THREADS ? seen - first : THREADS;
-        __syncthreads();
-        if (j < seen) {
-            R p = exp(dot(a, query, a.k, at(a.k, r.b, g, j, 0), a.depth) * (R)a.scale - base);
-            R dp = dot(a, grad, a.v, at(a.v, r.b, g, j, 0), a.width);
-            weight[threadIdx.x] = p * (dp - delta) * (R)a.scale;
+    int64_t g = a.group_of[r.h];
+    query_of<R> q = query_at<R>(a, r.b, r.h, r.i);
+    known_of<R> known = known_at<R>(a, r.b, r.h, r.i);
+    load_row(query, a.q, at(a.q, r.b, r.h, r.i), a.depth);
+    load_row(grad, a.d_out, at(a.d_out, r.b, r.h, r.i), a.width);
+    run_list runs = runs_of(a.tiles, list_of(a.tiles, r.b, r.h), r.i / TSI_CUDA_TILE_QUERIES);
+    if (known.base == -(R)INFINITY) runs.end = runs.run; /* it sees nothing */
+    for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {
+        uint64_t word = word_of(a.tiles, run, r.i);
+        int64_t begin = run_begin(run), end = run_end(a, run);
+        if (word == 0) continue;
+        for (int64_t first = begin; first < end; first += THREADS) {
+            int64_t j = first + threadIdx.x, rows = end - first < THREADS ? end - first : THREADS;
+            pair_of<R> pair = { 0, 0 };
+            __syncthreads();
+            if (threadIdx.x < rows && word >> (threadIdx.x % 64) & 1)
+                pair = pair_back(a, q, known, j, dot(query, a.k, at(a.k, r.b, g, j), a.depth),
+                                 dot(grad, a.v, at(a.v, r.b, g, j), a.width));
+            slope[threadIdx.x] = pair.slope;
+            __syncthreads();
+            add_rows(sum, R(1), slope, rows, a.k, at(a.k, r.b, g, first), a.depth);
         }
-        __syncthreads();
-        add_rows(a, sum, R(1), weight, rows, a.k, at(a.k, r.b, g, first, 0), a.depth);
     }
-    store_row(a, sum, R(1), a.dq, at(a.dq, r.b, r.h, r.i, 0), a.depth);
+    store_row(sum, R(1), a.dq, at(a.dq, r.b, r.h, r.i), a.depth);
 }
 
-/* dk and dv of a key. A query that does not see it has weight 0. */
+/* One key of a group, and its gradients so far. */
+template <typename R> struct key_of {
+    row_of r;
+    const R *key, *value;
+    R dk[COLUMNS], dv[COLUMNS];
+};
+
+/* The queries of one tile of a head join, a thread each. */
+template <typename R>
+__device__ inline void take_queries(const tsi_cuda_attend_args &a, key_of<R> &k, int64_t h,
+                                    int64_t first, const tsi_cuda_run *run)
+{
+    __shared__ R weight[THREADS], slope[THREADS];
+    int64_t b = k.r.b, i = first + threadIdx.x;
+    int64_t rows = a.queries - first < THREADS ? a.queries - first : THREADS;
+    pair_of<R> pair = { 0, 0 };
+    __syncthreads();
+    if (i < a.queries && word_of(a.tiles, run, i) >> (k.r.i % TSI_CUDA_TILE_KEYS) & 1) {
+        known_of<R> known = known_at<R>(a, b, h, i);
+        if (known.base != -(R)INFINITY)
+            pair = pair_back(a, query_at<R>(a, b, h, i), known, k.r.i,
+                             dot(k.key, a.q, at(a.q, b, h, i), a.depth),
+                             dot(k.value, a.d_out, at(a.d_out, b, h, i), a.width));
+    }
+    weight[threadIdx.x] = pair.weight;
+    slope[threadIdx.x] = pair.slope;
+    __syncthreads();
+    add_rows(k.dv, R(1), weight, rows, a.d_out, at(a.d_out, b, h, first), a.width);
+    add_rows(k.dk, R(1), slope, rows, a.q, at(a.q, b, h, first), a.depth);
+}
+
+/* dk and dv of a key: sums over the queries of its group's heads that see it. */
 template <typename R> __device__ void keys(const tsi_cuda_attend_args &a)
 {
     extern __shared__ double memory[];
-    __shared__ R weight[THREADS], slope[THREADS];
     R *key = (R *)memory, *value = key + a.depth;
-    row_of r = this_row(a.groups, a.keys); /* h is the group, i the key */
-    load_row(a, key, a.k, at(a.k, r.b, r.h, r.i, 0), a.depth);
-    load_row(a, value, a.v, at(a.v, r.b, r.h, r.i, 0), a.width);
-    R by_key[COLUMNS] = { 0 }, by_value[COLUMNS] = { 0 };
+    key_of<R> k = { this_row(a.groups, a.keys), key, value, { 0 }, { 0 } };
+    const row_of &r = k.r;
+    int64_t column = r.i / TSI_CUDA_TILE_KEYS;
+    load_row(key, a.k, at(a.k, r.b, r.h, r.i), a.depth);
+    load_row(value, a.v, at(a.v, r.b, r.h, r.i), a.width);
     for (int64_t h = 0; h < a.heads; h++) {
         if (a.group_of[h] != r.h) continue;
-        for (int64_t first = 0; first < a.queries; first += THREADS) {
-            int64_t i = first + threadIdx.x;
-            int64_t rows = a.queries - first < THREADS ? a.queries - first : THREADS;
-            R p = 0, ds = 0;
-            __syncthreads();
-            if (i < a.queries && r.i < keys_seen(a, i)) {
-                row_of query = { r.b, h, i };
-                R base = load_real<R>(a.lse_dtype, a.lse.data, lse_at(a, query));
-                R delta = ((const R *)a.delta)[(r.b * a.heads + h) * a.queries + i];
-                p = exp(dot(a, key, a.q, at(a.q, r.b, h, i, 0), a.depth) * (R)a.scale - base);
-                ds = dot(a, value, a.d_out, at(a.d_out, r.b, h, i, 0), a.width);
-                ds = p * (ds - delta) * (R)a.scale;
-            }
-            weight[threadIdx.x] = p;
-            slope[threadIdx.x] = ds;
-            __syncthreads();
-            add_rows(a, by_value, R(1), weight, rows, a.d_out, at(a.d_out, r.b, h, first, 0),
-                     a.width);
-            add_rows(a, by_key, R(1), slope, rows, a.q, at(a.q, r.b, h, first, 0), a.depth);
+        int64_t list = list_of(a.tiles, r.b, h);
+        const int32_t *hull = a.tiles.hull + 2 * (list * a.tiles.columns + column);
+        for (int64_t row = hull[0]; row < hull[1]; row++) {
+            const tsi_cuda_run *run = run_at(a.tiles, list, row, column);
+            if (run) take_queries(a, k, h, row * TSI_CUDA_TILE_QUERIES, run);
         }
     }
-    store_row(a, by_value, R(1), a.dv, at(a.dv, r.b, r.h, r.i, 0), a.width);
-    store_row(a, by_key, R(1), a.dk, at(a.dk, r.b, r.h, r.i, 0), a.depth);
+    store_row(k.dv, R(1), a.dv, at(a.dv, r.b, r.h, r.i), a.width);
+    store_row(k.dk, R(1), a.dk, at(a.dk, r.b, r.h, r.i), a.depth);
 }
 
 #define ATTEND(name, real)                                                                         \

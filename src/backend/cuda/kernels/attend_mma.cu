@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend_mma.cu - attention forward of bf16 and f16 by the tensor cores' plain instructions, for
- * GPUs from sm_80 on without cuDNN.
+ * GPUs from sm_80 on: causal or whole without cuDNN, and with every mask.
  *
  *   a block    M queries of one head in registers, rows dealt to warps by 16
  *   a step     64 keys: S = Q K' in registers, the running softmax, O += P V; the next keys are on
  *              their way to shared memory meanwhile
  *
+ * Steps are all keys up to the last that is seen, or the tiles of a mask's list (LISTED): those
+ * that nobody sees are passed over, and bits hide pairs of partial ones alone. Which of both is a
+ * matter of the kernel, not of a branch in it.
+ *
  * Rows of shared memory are turned by their number, 16 bytes at a time, so that eight rows of one
  * column are eight banks. Heads are 64 or 128 wide, rows on 16 bytes. */
-#include "backend/cuda/kernels/args.h"
+#include "backend/cuda/kernels/attend.cuh"
 #include "tessera/types.h"
 
-enum { KEYS = 64 };
+enum { KEYS = TSI_CUDA_TILE_KEYS };
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
@@ -107,6 +111,124 @@ __device__ inline void fetch_rows(uint32_t to, const uint16_t *from, int64_t str
     }
 }
 
+/* ---- steps over keys, and what is seen of one ------------------------------------------------ */
+
+struct all_steps { /* keys [at, end) */
+    int64_t at, end;
+    __device__ bool is_over() const
+    {
+        return at >= end;
+    }
+    __device__ int64_t key() const
+    {
+        return at;
+    }
+    __device__ void go_on()
+    {
+        at += KEYS;
+    }
+};
+
+struct listed_steps { /* the tiles of runs */
+    run_list runs;
+    int32_t nth; /* of the first run */
+    __device__ bool is_over() const
+    {
+        return runs.run == runs.end;
+    }
+    __device__ int64_t key() const
+    {
+        return (int64_t)(runs.run->first + nth) * KEYS;
+    }
+    __device__ void go_on()
+    {
+        if (++nth < runs.run->count) return;
+        runs.run++;
+        nth = 0;
+    }
+};
+
+/* How many keys of those from `first` on a query sees. */
+__device__ inline int seen_of(const tsi_cuda_attend_args &a, int64_t query, int64_t first)
+{
+    int64_t seen = a.keys - first;
+    if (a.causal) {
+        int64_t reach = query + a.reach + 1 - first;
+        seen = reach < seen ? reach : seen;
+    }
+    return seen < 0 ? 0 : seen > KEYS ? KEYS : (int)seen;
+}
+
+/* Of each of a thread's rows: its first keys are seen, or those of its bits. `masked`: any row
+ * sees less than all. */
+template <int MT> struct seen_first {
+    int count[MT][2];
+    bool masked;
+    __device__ seen_first(const tsi_cuda_attend_args &a, const all_steps &steps, int64_t first,
+                          int64_t mine)
+    {
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            count[m][0] = seen_of(a, mine + m * 16, steps.at);
+            count[m][1] = seen_of(a, mine + m * 16 + 8, steps.at);
+        }
+        masked = steps.at + KEYS > a.keys || (a.causal && steps.at + KEYS > first + a.reach + 1);
+    }
+    __device__ bool hides(int m, int half, int column) const
+    {
+        return column >= count[m][half];
+    }
+};
+
+template <int MT> struct seen_bits {
+    uint64_t word[MT][2];
+    bool masked;
+    __device__ seen_bits(const tsi_cuda_attend_args &a, const listed_steps &steps, int64_t first,
+                         int64_t mine)
+    {
+        int64_t left = a.keys - steps.key();
+        uint64_t there = left < KEYS ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
+        (void)first;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            word[m][0] = word_of(a.tiles, steps.runs.run, mine + m * 16) & there;
+            word[m][1] = word_of(a.tiles, steps.runs.run, mine + m * 16 + 8) & there;
+        }
+        masked = left < KEYS || steps.runs.run->bits >= 0;
+    }
+    __device__ bool hides(int m, int half, int column) const
+    {
+        return !(word[m][half] >> column & 1);
+    }
+};
+
+template <bool LISTED, int MT> struct way { /* through keys */
+    typedef all_steps steps;
+    typedef seen_first<MT> seen;
+    __device__ static steps begin(const tsi_cuda_attend_args &a, int64_t b, int64_t h,
+                                  int64_t first, int64_t rows)
+    {
+        (void)b, (void)h;
+        int64_t end = a.keys;
+        if (a.causal) {
+            int64_t last = (first + rows < a.queries ? first + rows : a.queries) + a.reach;
+            end = last < 0 ? 0 : last < end ? last : end;
+        }
+        return { 0, end };
+    }
+};
+
+template <int MT> struct way<true, MT> {
+    typedef listed_steps steps;
+    typedef seen_bits<MT> seen;
+    __device__ static steps begin(const tsi_cuda_attend_args &a, int64_t b, int64_t h,
+                                  int64_t first, int64_t rows)
+    {
+        (void)rows;
+        return { runs_of(a.tiles, list_of(a.tiles, b, h), first / TSI_CUDA_TILE_QUERIES), 0 };
+    }
+};
+
 /* ---- one block of queries -------------------------------------------------------------------- */
 
 template <int D, int MT> struct rows_state {
@@ -114,11 +236,10 @@ template <int D, int MT> struct rows_state {
     float top[MT][2], sum[MT][2]; /* of rows lane / 4 and that + 8 */
 };
 
-/* Scores of 64 keys to weights, in place; what a query does not see is 0. `seen`: how many keys of
- * this step each row sees, or all. */
-template <int D, int MT>
+/* Scores of 64 keys to weights, in place; what a query does not see is 0. */
+template <int D, int MT, typename S>
 __device__ inline void weigh(float (&s)[MT][KEYS / 8][4], rows_state<D, MT> &r, float scale,
-                             bool masked, const int (&seen)[MT][2])
+                             const S &seen)
 {
     int column = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -131,7 +252,7 @@ __device__ inline void weigh(float (&s)[MT][KEYS / 8][4], rows_state<D, MT> &r, 
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     float &x = s[m][n][half * 2 + e];
-                    if (masked && n * 8 + column + e >= seen[m][half]) x = -INFINITY;
+                    if (seen.masked && seen.hides(m, half, n * 8 + column + e)) x = -INFINITY;
                     most = fmaxf(most, x);
                 }
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
@@ -209,17 +330,6 @@ __device__ inline void add_values(rows_state<D, MT> &r, const float (&s)[MT][KEY
     }
 }
 
-/* How many keys of those from `first` on a query sees. */
-__device__ inline int seen_of(const tsi_cuda_attend_args &a, int64_t query, int64_t first)
-{
-    int64_t seen = a.keys - first;
-    if (a.causal) {
-        int64_t reach = query + a.reach + 1 - first;
-        seen = reach < seen ? reach : seen;
-    }
-    return seen < 0 ? 0 : seen > KEYS ? KEYS : (int)seen;
-}
-
 template <typename H, int D, int MT>
 __device__ inline void store_rows(const tsi_cuda_attend_args &a, rows_state<D, MT> &r, int64_t b,
                                   int64_t h, int64_t query)
@@ -248,10 +358,11 @@ __device__ inline void store_rows(const tsi_cuda_attend_args &a, rows_state<D, M
         }
 }
 
-template <typename H, int D, int MT, int WARPS>
+template <typename H, int D, int MT, int WARPS, bool LISTED>
 __device__ void attend(const tsi_cuda_attend_args &a)
 {
     constexpr int M = WARPS * MT * 16, THREADS = WARPS * 32;
+    static_assert(M == TSI_CUDA_TILE_QUERIES, "a block is a row of tiles");
     extern __shared__ uint4 memory[];
     uint32_t queries = (uint32_t)__cvta_generic_to_shared(memory);
     uint32_t keys = queries + M * D * 2, values = keys + 2 * KEYS * D * 2;
@@ -261,17 +372,15 @@ __device__ void attend(const tsi_cuda_attend_args &a)
     const uint16_t *q = (const uint16_t *)a.q.data + b * a.q.stride[0] + h * a.q.stride[1];
     const uint16_t *k = (const uint16_t *)a.k.data + b * a.k.stride[0] + g * a.k.stride[1];
     const uint16_t *v = (const uint16_t *)a.v.data + b * a.v.stride[0] + g * a.v.stride[1];
-    int64_t end = a.keys;
-    if (a.causal) {
-        int64_t last = (first + M < a.queries ? first + M : a.queries) + a.reach;
-        end = last < 0 ? 0 : last < end ? last : end;
-    }
+    typename way<LISTED, MT>::steps steps = way<LISTED, MT>::begin(a, b, h, first, M);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t mine = first + warp * MT * 16 + lane / 4; /* this thread's first row */
 
     fetch_rows<D, M, THREADS>(queries, q, a.q.stride[2], first, a.queries);
-    fetch_rows<D, KEYS, THREADS>(keys, k, a.k.stride[2], 0, a.keys);
-    fetch_rows<D, KEYS, THREADS>(values, v, a.v.stride[2], 0, a.keys);
+    if (!steps.is_over()) {
+        fetch_rows<D, KEYS, THREADS>(keys, k, a.k.stride[2], steps.key(), a.keys);
+        fetch_rows<D, KEYS, THREADS>(values, v, a.v.stride[2], steps.key(), a.keys);
+    }
     fetch_end();
     fetch_wait();
     __syncthreads();
@@ -294,50 +403,39 @@ __device__ void attend(const tsi_cuda_attend_args &a)
         r.sum[m][0] = r.sum[m][1] = 0;
     }
     float scale = (float)(a.scale * 1.4426950408889634); /* powers of two, not of e */
-    for (int64_t at = 0, turn = 0; at < end; at += KEYS, turn ^= 1) {
+    for (int turn = 0; !steps.is_over(); turn ^= 1) {
         uint32_t now = (uint32_t)turn * KEYS * D * 2, next = (uint32_t)(turn ^ 1) * KEYS * D * 2;
-        if (at + KEYS < end) {
-            fetch_rows<D, KEYS, THREADS>(keys + next, k, a.k.stride[2], at + KEYS, a.keys);
-            fetch_rows<D, KEYS, THREADS>(values + next, v, a.v.stride[2], at + KEYS, a.keys);
+        typename way<LISTED, MT>::steps after = steps;
+        after.go_on();
+        if (!after.is_over()) {
+            fetch_rows<D, KEYS, THREADS>(keys + next, k, a.k.stride[2], after.key(), a.keys);
+            fetch_rows<D, KEYS, THREADS>(values + next, v, a.v.stride[2], after.key(), a.keys);
         }
         fetch_end();
         float s[MT][KEYS / 8][4];
-        int seen[MT][2];
         score<H, D, MT>(s, fragment, keys + now);
-#pragma unroll
-        for (int m = 0; m < MT; m++) {
-            seen[m][0] = seen_of(a, mine + m * 16, at);
-            seen[m][1] = seen_of(a, mine + m * 16 + 8, at);
-        }
-        bool masked = at + KEYS > a.keys || (a.causal && at + KEYS > first + a.reach + 1);
-        weigh<D, MT>(s, r, scale, masked, seen);
+        typename way<LISTED, MT>::seen seen(a, steps, first, mine);
+        weigh<D, MT>(s, r, scale, seen);
         add_values<H, D, MT>(r, s, values + now);
         fetch_wait();
         __syncthreads();
+        steps = after;
     }
     store_rows<H, D, MT>(a, r, b, h, mine);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-    attend_mma_64_bf16(const __grid_constant__ tsi_cuda_attend_args a)
-{
-    attend<of_bf16, 64, 2, 4>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(128)
-    attend_mma_64_f16(const __grid_constant__ tsi_cuda_attend_args a)
-{
-    attend<of_f16, 64, 2, 4>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    attend_mma_128_bf16(const __grid_constant__ tsi_cuda_attend_args a)
-{
-    attend<of_bf16, 128, 1, 8>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    attend_mma_128_f16(const __grid_constant__ tsi_cuda_attend_args a)
-{
-    attend<of_f16, 128, 1, 8>(a);
-}
+/* A kernel a head size, dtype and way through keys. */
+#define ATTEND(name, half, depth, tiles, warps, listed)                                            \
+    extern "C" __global__ void __launch_bounds__(warps * 32)                                       \
+        attend_mma_##name(const __grid_constant__ tsi_cuda_attend_args a)                          \
+    {                                                                                              \
+        attend<half, depth, tiles, warps, listed>(a);                                              \
+    }
+ATTEND(64_bf16, of_bf16, 64, 2, 4, false)
+ATTEND(64_f16, of_f16, 64, 2, 4, false)
+ATTEND(128_bf16, of_bf16, 128, 1, 8, false)
+ATTEND(128_f16, of_f16, 128, 1, 8, false)
+ATTEND(64_bf16_listed, of_bf16, 64, 2, 4, true)
+ATTEND(64_f16_listed, of_f16, 64, 2, 4, true)
+ATTEND(128_bf16_listed, of_bf16, 128, 1, 8, true)
+ATTEND(128_f16_listed, of_f16, 128, 1, 8, true)

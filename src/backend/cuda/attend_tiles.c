@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend_tiles.c - the block lists of masks on a GPU: copies that a stream keeps.
+ *
+ *   tsi_mask_blocks (a value of the host) --once--> memory of the stream --> kernels
+ *
+ * A new list takes the memory of the one used longest ago: the order of the stream lets earlier
+ * kernels finish with it first, so nothing waits, and steps with new documents take no new memory
+ * once it is large enough. What a graph reads stays as it is for as long as the stream lives.
+ *
+ * INV: a copy is never written while a kernel or a graph may read it. */
+#include <string.h>
+
+#include "backend/cuda/attend.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+enum { KEPT = 16 }; /* at least, besides those of graphs */
+
+_Static_assert(sizeof(tsi_cuda_run) == sizeof(tsi_mask_run), "runs are copied as they are");
+
+typedef struct tsi_cuda_kept {
+    struct tsi_cuda_kept *next; /* used before this one */
+    uint64_t serial;            /* of the lists; 0: none yet */
+    void *memory;
+    size_t bytes;
+    bool captured; /* a graph reads it */
+    tsi_cuda_tiles tiles;
+} kept;
+
+/* ---- the parts of a copy --------------------------------------------------------------------- */
+
+enum { FIRST, QUERY_AT, KEY_AT, RUN, BITS, HULL, PARTS }; /* of 8 bytes, but the last */
+
+typedef struct part {
+    const void *from;
+    size_t bytes;
+} part;
+
+static int64_t lists_of(const tsi_mask_blocks *b)
+{
+    return b->list_rows * b->list_heads;
+}
+
+static size_t parts_of(const tsi_mask_blocks *b, const int32_t *hull, part *p)
+{
+    int64_t lists = lists_of(b), rows = lists * b->tile_rows + 1;
+    size_t all = 0;
+    p[FIRST] = (part){ b->first, (size_t)rows * sizeof *b->first };
+    p[QUERY_AT] = (part){ b->query_at, (size_t)b->query_count * sizeof *b->query_at };
+    p[KEY_AT] = (part){ b->key_at, (size_t)b->key_count * sizeof *b->key_at };
+    p[RUN] = (part){ b->run, (size_t)b->run_count * sizeof *b->run };
+    p[BITS] = (part){ b->bits, (size_t)b->bit_count * sizeof *b->bits };
+    p[HULL] = (part){ hull, (size_t)(lists * b->tile_columns) * 2 * sizeof *hull };
+    for (int i = 0; i < PARTS; i++)
+        all += p[i].bytes;
+    return all;
+}
+
+static void widen(int32_t *hull, int32_t row)
+{
+    if (hull[1] == 0) hull[0] = row;
+    hull[1] = row + 1;
+}
+
+/* Of each column of each list, the rows of tiles from the first to the last that has it. The caller
+ * frees it. */
+static int32_t *hulls_of(const tsi_mask_blocks *b)
+{
+    int64_t lists = lists_of(b);
+    int32_t *all = tsi_calloc((size_t)(lists * b->tile_columns) * 2 + 2, sizeof *all);
+    for (int64_t i = 0; all && i < lists * b->tile_rows; i++) {
+        int32_t *list = all + i / b->tile_rows * b->tile_columns * 2;
+        for (int64_t r = b->first[i]; r < b->first[i + 1]; r++)
+            for (int32_t c = 0; c < b->run[r].count; c++)
+                widen(list + 2 * (b->run[r].first + c), (int32_t)(i % b->tile_rows));
+    }
+    return all;
+}
+
+static tsi_cuda_tiles tiles_of(const tsi_mask_blocks *b, const part *p, const char *memory)
+{
+    const char *at[PARTS];
+    for (int i = 0; i < PARTS; i++) {
+        at[i] = memory;
+        memory += p[i].bytes;
+    }
+    return (tsi_cuda_tiles){ .first = (const void *)at[FIRST],
+                             .run = (const void *)at[RUN],
+                             .bits = (const void *)at[BITS],
+                             .hull = (const void *)at[HULL],
+                             .query_at = (const void *)at[QUERY_AT],
+                             .key_at = (const void *)at[KEY_AT],
+                             .rows = b->tile_rows,
+                             .columns = b->tile_columns,
+                             .by_row = b->list_rows > 1 ? b->list_heads : 0,
+                             .by_head = b->list_heads > 1 ? 1 : 0 };
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* While a stream captures, the copy is made beside it, now: a graph would make it at each launch.
+ */
+static ts_status copy_parts(tsi_stream *stream, const part *p, char *to)
+{
+    tsi_stream *by = stream->capture ? NULL : stream;
+    bool side;
+    ts_status status = tsi_cuda_begin(stream->cuda, &by, &side);
+    if (status != TS_OK) return status;
+    for (int i = 0; i < PARTS && status == TS_OK; i++) {
+        status = tsi_cuda_stage_in(by, to, p[i].from, p[i].bytes);
+        to += p[i].bytes;
+    }
+    return tsi_cuda_end(stream->cuda, by, side, status);
+}
+
+static ts_status make_room(tsi_stream *stream, kept *k, size_t bytes)
+{
+    CUdeviceptr memory = 0;
+    if (bytes <= k->bytes) return TS_OK;
+    size_t want = tsi_cuda_scratch_size(bytes);
+    if (k->memory) /* kernels may still read it: the driver frees it in the stream's order */
+        TSI_CUDA_TRY(stream->cuda, "block lists",
+                     tsi_cu.free_async(tsi_cuda_pointer(k->memory), stream->handle));
+    k->memory = NULL;
+    k->bytes = 0;
+    CUresult result = stream->capture ? tsi_cu.alloc(&memory, want)
+                                      : tsi_cu.alloc_async(&memory, want, stream->handle);
+    TSI_CUDA_TRY(stream->cuda, "block lists", result);
+    k->memory = (void *)(uintptr_t)memory;
+    k->bytes = want;
+    return TS_OK;
+}
+
+/* ---- those that are kept --------------------------------------------------------------------- */
+
+static kept **place_of(tsi_stream *stream, uint64_t serial)
+{
+    kept **at = &stream->kept;
+    while (*at && (*at)->serial != serial)
+        at = &(*at)->next;
+    return at;
+}
+
+/* The one used longest ago, of enough that no graph reads; NULL: there are fewer. */
+static kept **oldest_of(tsi_stream *stream)
+{
+    kept **oldest = NULL;
+    int32_t count = 0;
+    for (kept **at = &stream->kept; *at; at = &(*at)->next) {
+        if ((*at)->captured) continue;
+        oldest = at;
+        count++;
+    }
+    return count < KEPT ? NULL : oldest;
+}
+
+/* To the front. */
+static kept *use(tsi_stream *stream, kept **at)
+{
+    kept *k = *at;
+    *at = k->next;
+    k->next = stream->kept;
+    stream->kept = k;
+    return k;
+}
+
+/* A place for new lists, which has none yet. While a stream captures it is a new one: what others
+ * hold may be on its way to a kernel. */
+static kept *place_new(tsi_stream *stream)
+{
+    kept **oldest = stream->capture ? NULL : oldest_of(stream);
+    kept *made = oldest ? use(stream, oldest) : tsi_calloc(1, sizeof *made);
+    if (made && !oldest) {
+        made->next = stream->kept;
+        stream->kept = made;
+    }
+    if (made) made->serial = 0;
+    return made;
+}
+
+static ts_status fill(tsi_stream *stream, kept *k, const tsi_mask_blocks *blocks)
+{
+    part p[PARTS];
+    int32_t *hull = hulls_of(blocks);
+    if (!hull) return tsi_fail_memory("block lists", (size_t)blocks->tile_columns * 8);
+    size_t bytes = parts_of(blocks, hull, p);
+    ts_status status = make_room(stream, k, bytes);
+    if (status == TS_OK) status = copy_parts(stream, p, k->memory);
+    if (status == TS_OK) {
+        k->tiles = tiles_of(blocks, p, k->memory);
+        k->serial = blocks->serial;
+    }
+    tsi_free(hull);
+    return status;
+}
+
+ts_status tsi_cuda_tiles_get(tsi_stream *stream, const tsi_mask_blocks *blocks, tsi_cuda_tiles *out)
+{
+    kept **at = place_of(stream, blocks->serial), *k = *at ? use(stream, at) : place_new(stream);
+    if (!k) return tsi_fail_memory("block lists", sizeof *k);
+    if (k->serial != blocks->serial) TSI_TRY(fill(stream, k, blocks));
+    k->captured |= stream->capture != NULL;
+    *out = k->tiles;
+    return TS_OK;
+}
+
+void tsi_cuda_tiles_drop(tsi_stream *stream)
+{
+    for (kept *k = stream->kept, *next; k; k = next) {
+        next = k->next;
+        if (k->memory) (void)tsi_cu.free(tsi_cuda_pointer(k->memory));
+        tsi_free(k);
+    }
+    stream->kept = NULL;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend.cuh - who sees whom: the block lists of a mask, as kernels walk them.
+ *
+ *   list (of a row and head) -> rows of tiles -> runs of tiles that are computed, by column
+ *
+ * INV: a tile that is in no run has no pair that is seen; one in a run without bits is seen whole,
+ * up to the last key. */
+#ifndef TSI_BACKEND_CUDA_KERNELS_ATTEND_CUH
+#define TSI_BACKEND_CUDA_KERNELS_ATTEND_CUH
+
+#include "backend/cuda/kernels/args.h"
+
+struct run_list {
+    const tsi_cuda_run *run, *end;
+};
+
+__device__ inline int64_t list_of(const tsi_cuda_tiles &t, int64_t b, int64_t h)
+{
+    return b * t.by_row + h * t.by_head;
+}
+
+__device__ inline run_list runs_of(const tsi_cuda_tiles &t, int64_t list, int64_t row)
+{
+    const int64_t *first = t.first + list * t.rows + row;
+    return { t.run + first[0], t.run + first[1] };
+}
+
+/* The run of a row of tiles that has a column; NULL: nobody there sees it. */
+__device__ inline const tsi_cuda_run *run_at(const tsi_cuda_tiles &t, int64_t list, int64_t row,
+                                             int64_t column)
+{
+    run_list runs = runs_of(t, list, row);
+    for (const tsi_cuda_run *run = runs.run; run < runs.end && run->first <= column; run++)
+        if (column < run->first + run->count) return run;
+    return nullptr;
+}
+
+/* Which keys of a run's tile a query sees, bit by bit; of a run without bits: every one. */
+__device__ inline uint64_t word_of(const tsi_cuda_tiles &t, const tsi_cuda_run *run, int64_t query)
+{
+    return run->bits < 0 ? ~(uint64_t)0 : t.bits[run->bits + query % TSI_CUDA_TILE_QUERIES];
+}
+
+#endif
