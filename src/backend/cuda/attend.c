@@ -2,7 +2,8 @@
 /* attend.c - attention and its gradient, by the first that takes the call:
  *
  *   cuDNN          causal or whole, of 16 bits, positions in intervals
- *   attend_mma.cu  forward of 16 bits, heads of 64 or 128: causal or whole, or by block lists
+ *   attend_mma.cu  of 16 bits, heads of 64 or 128: causal or whole, or by block lists; the gradient
+ *                  (attend_mma_back.cu) by block lists always
  *   attend.cu      everything else: any strides, positions, masks, changed scores, drops, dtypes
  *
  * INV: who sees whom is said by global positions: of a causal mask over intervals by how far
@@ -197,57 +198,115 @@ static ts_status launch(tsi_stream *stream, const tsi_cuda_attend_args *a, int64
                            (int32_t)numbers * (f64 ? 8 : 4), &args);
 }
 
-static ts_status backward(tsi_stream *stream, tsi_cuda_attend_args *a)
-{
-    int64_t rows = a->batch * a->heads * a->queries, numbers = a->depth + a->width;
-    size_t size = a->q.dtype == TS_DTYPE_F64 ? sizeof(double) : sizeof(float);
-    int64_t blocks = (rows + THREADS / 32 - 1) / (THREADS / 32);
-    TSI_TRY(tsi_cuda_scratch(stream, (size_t)rows * size, &a->delta));
-    TSI_TRY(launch(stream, a, blocks, TSI_CUDA_attend_delta_f32, TSI_CUDA_attend_delta_f64, 0));
-    TSI_TRY(
-        launch(stream, a, rows, TSI_CUDA_attend_queries_f32, TSI_CUDA_attend_queries_f64, numbers));
-    return launch(stream, a, a->batch * a->groups * a->keys, TSI_CUDA_attend_keys_f32,
-                  TSI_CUDA_attend_keys_f64, numbers);
-}
+/* ---- on the tensor cores --------------------------------------------------------------------- */
 
-static bool is_for_mma_block(const tsi_block *x, int32_t dtype)
+static bool lies_well(const tsi_block *x)
 {
-    bool fits = x->dtype == dtype && (uintptr_t)x->data % 16 == 0 && x->stride[3] == 1;
+    bool fits = (uintptr_t)x->data % 16 == 0 && x->stride[3] == 1;
     for (int32_t d = 0; d < 3; d++)
         fits = fits && (x->extent[d] == 1 || x->stride[d] % 8 == 0);
     return fits;
 }
 
-/* Rows of 64 or 128 narrow columns on 16 bytes, scores that are scaled and no more: for the tensor
- * cores. A scale that is not positive keeps no order. */
+/* Rows of 64 or 128 narrow columns on 16 bytes, scores that are scaled and no more. A scale that is
+ * not positive keeps no order. Gradients may be f32: sums that others add to. */
 static bool is_for_mma(const call *c)
 {
-    const tsi_block *const list[] = { c->of.q, c->of.k, c->of.v, c->of.out };
+    const tsi_cuda_attend *of = &c->of;
+    bool back = of->d_out != NULL;
+    const tsi_block *const list[] = { of->q, of->k, of->v, back ? of->d_out : of->out };
+    const tsi_block *const grad[] = { of->dq, of->dk, of->dv };
     const tsi_cuda_attend_args *a = &c->args;
     int32_t dtype = a->q.dtype;
     bool fits = (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16) && a->depth == a->width &&
                 (a->depth == 64 || a->depth == 128) && a->lse.dtype == TS_DTYPE_F32 &&
                 a->scale > 0 && a->cap == 0 && !a->alibi && a->drop.below == 0;
     for (size_t i = 0; i < TSI_COUNT_OF(list); i++)
-        fits = fits && is_for_mma_block(list[i], dtype);
+        fits = fits && list[i]->dtype == dtype && lies_well(list[i]);
+    for (size_t i = 0; i < TSI_COUNT_OF(grad) && back; i++)
+        fits = fits && lies_well(grad[i]) &&
+               (grad[i]->dtype == dtype || grad[i]->dtype == TS_DTYPE_F32);
     return fits;
 }
 
+enum { WIDE = 1, F16 = 2, WAYS = 4 }; /* heads of 128; dtype */
+static const struct mma_kernels {
+    tsi_cuda_kernel plain, listed, queries, keys;
+} mma_kernels[WAYS] = {
+    [0] = { TSI_CUDA_attend_mma_64_bf16, TSI_CUDA_attend_mma_64_bf16_listed,
+            TSI_CUDA_attend_mma_queries_64_bf16, TSI_CUDA_attend_mma_keys_64_bf16 },
+    [WIDE] = { TSI_CUDA_attend_mma_128_bf16, TSI_CUDA_attend_mma_128_bf16_listed,
+               TSI_CUDA_attend_mma_queries_128_bf16, TSI_CUDA_attend_mma_keys_128_bf16 },
+    [F16] = { TSI_CUDA_attend_mma_64_f16, TSI_CUDA_attend_mma_64_f16_listed,
+              TSI_CUDA_attend_mma_queries_64_f16, TSI_CUDA_attend_mma_keys_64_f16 },
+    [WIDE | F16] = { TSI_CUDA_attend_mma_128_f16, TSI_CUDA_attend_mma_128_f16_listed,
+                     TSI_CUDA_attend_mma_queries_128_f16, TSI_CUDA_attend_mma_keys_128_f16 },
+};
+
+static const struct mma_kernels *mma_of(const tsi_cuda_attend_args *a)
+{
+    return &mma_kernels[(a->depth == 128 ? WIDE : 0) | (a->q.dtype == TS_DTYPE_F16 ? F16 : 0)];
+}
+
+static int64_t tiles_of(int64_t count, int64_t tile)
+{
+    return (count + tile - 1) / tile;
+}
+
+/* Shared memory: rows of 16 bits of so many queries and keys. */
+static int32_t rows_bytes(const tsi_cuda_attend_args *a, int64_t rows)
+{
+    return (int32_t)(rows * a->depth * 2);
+}
+
+enum { QUERIES = TSI_CUDA_TILE_QUERIES, KEYS = TSI_CUDA_TILE_KEYS };
+
 static ts_status run_mma(tsi_stream *stream, call *c)
 {
-    enum { QUERIES = TSI_CUDA_TILE_QUERIES, STEP = TSI_CUDA_TILE_KEYS };
-    static const tsi_cuda_kernel kernel[2][2][2] = {
-        /* [listed][128][f16] */
-        { { TSI_CUDA_attend_mma_64_bf16, TSI_CUDA_attend_mma_64_f16 },
-          { TSI_CUDA_attend_mma_128_bf16, TSI_CUDA_attend_mma_128_f16 } },
-        { { TSI_CUDA_attend_mma_64_bf16_listed, TSI_CUDA_attend_mma_64_f16_listed },
-          { TSI_CUDA_attend_mma_128_bf16_listed, TSI_CUDA_attend_mma_128_f16_listed } }
-    };
     tsi_cuda_attend_args *a = &c->args;
-    bool wide = a->depth == 128, f16 = a->q.dtype == TS_DTYPE_F16;
-    int64_t blocks = (a->queries + QUERIES - 1) / QUERIES * a->batch * a->heads;
-    return tsi_cuda_launch(stream, kernel[!c->plain][wide][f16], blocks, wide ? 256 : 128,
-                           (int32_t)((QUERIES + 4 * STEP) * a->depth * 2), a);
+    const struct mma_kernels *by = mma_of(a);
+    int64_t blocks = tiles_of(a->queries, QUERIES) * a->batch * a->heads;
+    return tsi_cuda_launch(stream, c->plain ? by->plain : by->listed, blocks,
+                           a->depth == 128 ? 256 : 128, rows_bytes(a, QUERIES + 4 * KEYS), a);
+}
+
+/* GPUs of some architectures have less shared memory than the gradient of wide heads takes. */
+static bool has_shared(const tsi_stream *stream, const tsi_cuda_attend_args *a)
+{
+    int most = 0;
+    CUdevice_attribute asked = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    return tsi_cu.device_attribute(&most, asked, stream->cuda->handle) == CUDA_SUCCESS &&
+           rows_bytes(a, 2 * QUERIES + 4 * KEYS) <= most;
+}
+
+static ts_status backward_mma(tsi_stream *stream, tsi_cuda_attend_args *a)
+{
+    enum { KNOWN = 2048 }; /* of the queries of two steps */
+    const struct mma_kernels *by = mma_of(a);
+    int64_t rows = tiles_of(a->queries, QUERIES) * a->batch * a->heads;
+    int64_t columns = tiles_of(a->keys, KEYS) * a->batch * a->groups;
+    if (rows > 0)
+        TSI_TRY(tsi_cuda_launch(stream, by->queries, rows, 2 * QUERIES,
+                                rows_bytes(a, 2 * QUERIES + 4 * KEYS), a));
+    if (columns == 0) return TS_OK;
+    return tsi_cuda_launch(stream, by->keys, columns, 2 * KEYS, rows_bytes(a, 6 * KEYS) + KNOWN, a);
+}
+
+/* ---- which of them --------------------------------------------------------------------------- */
+
+static ts_status backward(tsi_stream *stream, call *c)
+{
+    tsi_cuda_attend_args *a = &c->args;
+    int64_t rows = a->batch * a->heads * a->queries, numbers = a->depth + a->width;
+    size_t size = a->q.dtype == TS_DTYPE_F64 ? sizeof(double) : sizeof(float);
+    TSI_TRY(tsi_cuda_scratch(stream, (size_t)rows * size, &a->delta));
+    TSI_TRY(launch(stream, a, tiles_of(rows, THREADS / 32), TSI_CUDA_attend_delta_f32,
+                   TSI_CUDA_attend_delta_f64, 0));
+    if (is_for_mma(c) && has_shared(stream, a)) return backward_mma(stream, a);
+    TSI_TRY(
+        launch(stream, a, rows, TSI_CUDA_attend_queries_f32, TSI_CUDA_attend_queries_f64, numbers));
+    return launch(stream, a, a->batch * a->groups * a->keys, TSI_CUDA_attend_keys_f32,
+                  TSI_CUDA_attend_keys_f64, numbers);
 }
 
 static ts_status run_own(const tsi_kernel_io *io, call *c)
@@ -257,7 +316,7 @@ static ts_status run_own(const tsi_kernel_io *io, call *c)
     if (!back && tsi_block_count(c->of.lse) == 0) return TS_OK;
     if (c->plain && !back && is_for_mma(c)) return run_mma(io->queue, c);
     TSI_TRY(find_tiles(io, a));
-    if (back) return backward(io->queue, a);
+    if (back) return backward(io->queue, c);
     if (!c->plain && is_for_mma(c)) return run_mma(io->queue, c);
     return launch(io->queue, a, a->batch * a->heads * a->queries, TSI_CUDA_attend_f32,
                   TSI_CUDA_attend_f64, a->depth);

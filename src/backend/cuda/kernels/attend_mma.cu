@@ -9,107 +9,9 @@
  * Steps are all keys up to the last that is seen, or the tiles of a mask's list (LISTED): those
  * that nobody sees are passed over, and bits hide pairs of partial ones alone. Which of both is a
  * matter of the kernel, not of a branch in it.
- *
- * Rows of shared memory are turned by their number, 16 bytes at a time, so that eight rows of one
- * column are eight banks. Heads are 64 or 128 wide, rows on 16 bytes. */
-#include "backend/cuda/kernels/attend.cuh"
+ */
+#include "backend/cuda/kernels/attend_mma.cuh"
 #include "tessera/types.h"
-
-enum { KEYS = TSI_CUDA_TILE_KEYS };
-
-/* ---- instructions ---------------------------------------------------------------------------- */
-
-struct of_bf16 {
-    __device__ static void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-    {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                     "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
-    __device__ static uint32_t pair(float low, float high)
-    {
-        uint32_t both;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-        return both;
-    }
-};
-
-struct of_f16 {
-    __device__ static void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-    {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
-                     "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
-    __device__ static uint32_t pair(float low, float high)
-    {
-        uint32_t both;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-        return both;
-    }
-};
-
-__device__ inline void load_four(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from));
-}
-
-__device__ inline void load_four_turned(uint32_t (&to)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from));
-}
-
-/* 16 bytes to shared memory, later; zeros where there is no source. */
-__device__ inline void fetch(uint32_t to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(there ? 16 : 0));
-}
-
-__device__ inline void fetch_end()
-{
-    asm volatile("cp.async.commit_group;");
-}
-
-__device__ inline void fetch_wait()
-{
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-}
-
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* ---- rows in shared memory ------------------------------------------------------------------- */
-
-template <int D> __device__ inline uint32_t chunk_at(uint32_t base, int row, int chunk)
-{
-    return base + (uint32_t)(row * D + ((chunk ^ (row & 7)) * 8)) * 2;
-}
-
-/* Rows first .. first + ROWS - 1 of a head; those from `end` on are zeros. */
-template <int D, int ROWS, int THREADS>
-__device__ inline void fetch_rows(uint32_t to, const uint16_t *from, int64_t stride, int64_t first,
-                                  int64_t end)
-{
-    constexpr int CHUNKS = D / 8;
-#pragma unroll
-    for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
-        int at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
-        bool there = first + row < end;
-        fetch(chunk_at<D>(to, row, chunk), from + (there ? first + row : 0) * stride + chunk * 8,
-              there);
-    }
-}
 
 /* ---- steps over keys, and what is seen of one ------------------------------------------------ */
 
@@ -129,25 +31,6 @@ struct all_steps { /* keys [at, end) */
     }
 };
 
-struct listed_steps { /* the tiles of runs */
-    run_list runs;
-    int32_t nth; /* of the first run */
-    __device__ bool is_over() const
-    {
-        return runs.run == runs.end;
-    }
-    __device__ int64_t key() const
-    {
-        return (int64_t)(runs.run->first + nth) * KEYS;
-    }
-    __device__ void go_on()
-    {
-        if (++nth < runs.run->count) return;
-        runs.run++;
-        nth = 0;
-    }
-};
-
 /* How many keys of those from `first` on a query sees. */
 __device__ inline int seen_of(const tsi_cuda_attend_args &a, int64_t query, int64_t first)
 {
@@ -159,8 +42,7 @@ __device__ inline int seen_of(const tsi_cuda_attend_args &a, int64_t query, int6
     return seen < 0 ? 0 : seen > KEYS ? KEYS : (int)seen;
 }
 
-/* Of each of a thread's rows: its first keys are seen, or those of its bits. `masked`: any row
- * sees less than all. */
+/* Of each of a thread's rows, how many keys of a step are seen. */
 template <int MT> struct seen_first {
     int count[MT][2];
     bool masked;
@@ -177,28 +59,6 @@ template <int MT> struct seen_first {
     __device__ bool hides(int m, int half, int column) const
     {
         return column >= count[m][half];
-    }
-};
-
-template <int MT> struct seen_bits {
-    uint64_t word[MT][2];
-    bool masked;
-    __device__ seen_bits(const tsi_cuda_attend_args &a, const listed_steps &steps, int64_t first,
-                         int64_t mine)
-    {
-        int64_t left = a.keys - steps.key();
-        uint64_t there = left < KEYS ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
-        (void)first;
-#pragma unroll
-        for (int m = 0; m < MT; m++) {
-            word[m][0] = word_of(a.tiles, steps.runs.run, mine + m * 16) & there;
-            word[m][1] = word_of(a.tiles, steps.runs.run, mine + m * 16 + 8) & there;
-        }
-        masked = left < KEYS || steps.runs.run->bits >= 0;
-    }
-    __device__ bool hides(int m, int half, int column) const
-    {
-        return !(word[m][half] >> column & 1);
     }
 };
 
@@ -276,61 +136,6 @@ __device__ inline void weigh(float (&s)[MT][KEYS / 8][4], rows_state<D, MT> &r, 
 }
 
 template <typename H, int D, int MT>
-__device__ inline void score(float (&s)[MT][KEYS / 8][4], const uint32_t (&q)[MT][D / 16][4],
-                             uint32_t keys)
-{
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s[m][n][e] = 0;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++)
-#pragma unroll
-        for (int n = 0; n < KEYS / 16; n++) {
-            uint32_t b[4];
-            load_four(b, chunk_at<D>(keys, n * 16 + (lane & 7) + (lane >> 4 << 3),
-                                     k * 2 + (lane >> 3 & 1)));
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                H::multiply(s[m][2 * n], q[m][k], b[0], b[1]);
-                H::multiply(s[m][2 * n + 1], q[m][k], b[2], b[3]);
-            }
-        }
-}
-
-template <typename H, int D, int MT>
-__device__ inline void add_values(rows_state<D, MT> &r, const float (&s)[MT][KEYS / 8][4],
-                                  uint32_t values)
-{
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
-        uint32_t p[MT][4];
-#pragma unroll
-        for (int m = 0; m < MT; m++) {
-            p[m][0] = H::pair(s[m][2 * k][0], s[m][2 * k][1]);
-            p[m][1] = H::pair(s[m][2 * k][2], s[m][2 * k][3]);
-            p[m][2] = H::pair(s[m][2 * k + 1][0], s[m][2 * k + 1][1]);
-            p[m][3] = H::pair(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
-        }
-#pragma unroll
-        for (int n = 0; n < D / 16; n++) {
-            uint32_t b[4];
-            load_four_turned(b, chunk_at<D>(values, k * 16 + (lane & 15), n * 2 + (lane >> 4)));
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                H::multiply(r.out[m][2 * n], p[m], b[0], b[1]);
-                H::multiply(r.out[m][2 * n + 1], p[m], b[2], b[3]);
-            }
-        }
-    }
-}
-
-template <typename H, int D, int MT>
 __device__ inline void store_rows(const tsi_cuda_attend_args &a, rows_state<D, MT> &r, int64_t b,
                                   int64_t h, int64_t query)
 {
@@ -392,17 +197,13 @@ __device__ void attend(const tsi_cuda_attend_args &a)
             load_four(fragment[m][c], chunk_at<D>(queries, (warp * MT + m) * 16 + (lane & 15),
                                                   c * 2 + (lane >> 4)));
     rows_state<D, MT> r;
+    clear(r.out);
 #pragma unroll
     for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                r.out[m][n][e] = 0;
         r.top[m][0] = r.top[m][1] = -INFINITY;
         r.sum[m][0] = r.sum[m][1] = 0;
     }
-    float scale = (float)(a.scale * 1.4426950408889634); /* powers of two, not of e */
+    float scale = (float)(a.scale * LOG2_E);
     for (int turn = 0; !steps.is_over(); turn ^= 1) {
         uint32_t now = (uint32_t)turn * KEYS * D * 2, next = (uint32_t)(turn ^ 1) * KEYS * D * 2;
         typename way<LISTED, MT>::steps after = steps;
@@ -413,10 +214,10 @@ __device__ void attend(const tsi_cuda_attend_args &a)
         }
         fetch_end();
         float s[MT][KEYS / 8][4];
-        score<H, D, MT>(s, fragment, keys + now);
+        products<H, D, MT>(s, fragment, keys + now);
         typename way<LISTED, MT>::seen seen(a, steps, first, mine);
         weigh<D, MT>(s, r, scale, seen);
-        add_values<H, D, MT>(r, s, values + now);
+        add_products<H, D, MT>(r.out, s, values + now);
         fetch_wait();
         __syncthreads();
         steps = after;

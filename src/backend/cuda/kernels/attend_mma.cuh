@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend_mma.cuh - what attention on the tensor cores is made of: instructions from sm_80 on, rows
+ * in shared memory, the tiles of a mask's list as steps, and the two products.
+ *
+ * Rows of shared memory are turned by their number, 16 bytes at a time, so that eight rows of one
+ * column are eight banks. Heads are 64 or 128 wide, rows on 16 bytes.
+ *
+ * A warp's product of 16 rows and 8 columns lies in its threads as the instruction leaves it: a
+ * thread has columns lane % 4 * 2 and the next one of rows lane / 4 (elements 0, 1) and lane / 4 +
+ * 8 (2, 3). */
+#ifndef TSI_BACKEND_CUDA_KERNELS_ATTEND_MMA_CUH
+#define TSI_BACKEND_CUDA_KERNELS_ATTEND_MMA_CUH
+
+#include "backend/cuda/kernels/attend.cuh"
+
+enum { KEYS = TSI_CUDA_TILE_KEYS };
+#define LOG2_E 1.4426950408889634 /* powers are of two, not of e */
+
+/* ---- instructions ---------------------------------------------------------------------------- */
+
+struct of_bf16 {
+    __device__ static void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                     "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+    __device__ static uint32_t pair(float low, float high)
+    {
+        uint32_t both;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        return both;
+    }
+};
+
+struct of_f16 {
+    __device__ static void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+                     "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+    __device__ static uint32_t pair(float low, float high)
+    {
+        uint32_t both;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        return both;
+    }
+};
+
+__device__ inline void load_four(uint32_t (&to)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from));
+}
+
+__device__ inline void load_four_turned(uint32_t (&to)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from));
+}
+
+/* 16 bytes to shared memory, later; zeros where there is no source. */
+__device__ inline void fetch(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(there ? 16 : 0));
+}
+
+__device__ inline void fetch_end()
+{
+    asm volatile("cp.async.commit_group;");
+}
+
+__device__ inline void fetch_wait()
+{
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+__device__ inline float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* ---- rows in shared memory ------------------------------------------------------------------- */
+
+template <int D> __device__ inline uint32_t chunk_at(uint32_t base, int row, int chunk)
+{
+    return base + (uint32_t)(row * D + ((chunk ^ (row & 7)) * 8)) * 2;
+}
+
+/* Rows first .. first + ROWS - 1 of a head; those from `end` on are zeros. */
+template <int D, int ROWS, int THREADS>
+__device__ inline void fetch_rows(uint32_t to, const uint16_t *from, int64_t stride, int64_t first,
+                                  int64_t end)
+{
+    constexpr int CHUNKS = D / 8;
+#pragma unroll
+    for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
+        int at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
+        bool there = first + row < end;
+        fetch(chunk_at<D>(to, row, chunk), from + (there ? first + row : 0) * stride + chunk * 8,
+              there);
+    }
+}
+
+/* ---- the tiles of a list --------------------------------------------------------------------- */
+
+struct listed_steps { /* the tiles of runs */
+    run_list runs;
+    int32_t nth; /* of the first run */
+    __device__ bool is_over() const
+    {
+        return runs.run == runs.end;
+    }
+    __device__ int64_t key() const
+    {
+        return (int64_t)(runs.run->first + nth) * KEYS;
+    }
+    __device__ void go_on()
+    {
+        if (++nth < runs.run->count) return;
+        runs.run++;
+        nth = 0;
+    }
+};
+
+/* Of each of a thread's rows, which keys of a step are seen. `masked`: any row sees less than all.
+ */
+template <int MT> struct seen_bits {
+    uint64_t word[MT][2];
+    bool masked;
+    __device__ seen_bits(const tsi_cuda_attend_args &a, const listed_steps &steps, int64_t first,
+                         int64_t mine)
+    {
+        int64_t left = a.keys - steps.key();
+        uint64_t there = left < KEYS ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
+        (void)first;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            word[m][0] = word_of(a.tiles, steps.runs.run, mine + m * 16) & there;
+            word[m][1] = word_of(a.tiles, steps.runs.run, mine + m * 16 + 8) & there;
+        }
+        masked = left < KEYS || steps.runs.run->bits >= 0;
+    }
+    __device__ bool hides(int m, int half, int column) const
+    {
+        return !(word[m][half] >> column & 1);
+    }
+};
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+template <int MT, int N> __device__ inline void clear(float (&x)[MT][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                x[m][n][e] = 0;
+}
+
+/* s = Q X': rows that a warp has in registers by the 64 rows of a tile. */
+template <typename H, int D, int MT>
+__device__ inline void products(float (&s)[MT][KEYS / 8][4], const uint32_t (&q)[MT][D / 16][4],
+                                uint32_t tile)
+{
+    int lane = threadIdx.x % 32;
+    clear(s);
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            uint32_t b[4];
+            load_four(b, chunk_at<D>(tile, n * 16 + (lane & 7) + (lane >> 4 << 3),
+                                     k * 2 + (lane >> 3 & 1)));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                H::multiply(s[m][2 * n], q[m][k], b[0], b[1]);
+                H::multiply(s[m][2 * n + 1], q[m][k], b[2], b[3]);
+            }
+        }
+}
+
+/* The same of the warp's rows first .. first + 15 of shared memory. */
+template <typename H, int D>
+__device__ inline void products(float (&s)[1][KEYS / 8][4], uint32_t rows, int first, uint32_t tile)
+{
+    int lane = threadIdx.x % 32;
+    clear(s);
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[4], b[4];
+        load_four(a, chunk_at<D>(rows, first + (lane & 15), k * 2 + (lane >> 4)));
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            load_four(b, chunk_at<D>(tile, n * 16 + (lane & 7) + (lane >> 4 << 3),
+                                     k * 2 + (lane >> 3 & 1)));
+            H::multiply(s[0][2 * n], a, b[0], b[1]);
+            H::multiply(s[0][2 * n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+/* sum += S X: S, rounded, by the 64 rows of a tile. */
+template <typename H, int D, int MT>
+__device__ inline void add_products(float (&sum)[MT][D / 8][4], const float (&s)[MT][KEYS / 8][4],
+                                    uint32_t tile)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        uint32_t p[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            p[m][0] = H::pair(s[m][2 * k][0], s[m][2 * k][1]);
+            p[m][1] = H::pair(s[m][2 * k][2], s[m][2 * k][3]);
+            p[m][2] = H::pair(s[m][2 * k + 1][0], s[m][2 * k + 1][1]);
+            p[m][3] = H::pair(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t b[4];
+            load_four_turned(b, chunk_at<D>(tile, k * 16 + (lane & 15), n * 2 + (lane >> 4)));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                H::multiply(sum[m][2 * n], p[m], b[0], b[1]);
+                H::multiply(sum[m][2 * n + 1], p[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+#endif
