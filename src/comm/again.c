@@ -17,8 +17,9 @@ typedef struct again {
     ts_work *work; /* under way; NULL: it is not, or the caller waits in the call */
     bool posted;   /* the caller waits later */
     /* Of operations that go as one: the last of them, which takes all along, and the next one. Of
-     * the last: the first, where the elements of all lie side by side, and the epoch of which it
-     * was agreed: after it some ranks may know of newer orders, so each goes alone. */
+     * the last: the first, where the elements of all lie side by side (NULL: they stay where they
+     * are), and the epoch of which it was agreed: after it some ranks may know of newer orders, so
+     * each goes alone. */
     struct again *with, *next, *first;
     char *room;
     uint64_t epoch;
@@ -151,7 +152,96 @@ static ts_status unpack(const again *last)
     return copy_all(last, false);
 }
 
+typedef struct parts { /* of an exchange that is put together */
+    ts_part *send, *recv;
+    int64_t send_count, recv_count;
+} parts;
+
+static ts_part part_of(const tsi_block *block, int64_t peer, bool combine)
+{
+    ts_part part = { .peer = peer, .data = block->data, .ndim = block->ndim, .combine = combine };
+    memcpy(part.extent, block->extent, sizeof part.extent);
+    memcpy(part.stride, block->stride, sizeof part.stride);
+    return part;
+}
+
+/* What a collective gives to each member and gets from it; terms fold in the order of members. */
+static void add_collective(parts *to, const tsi_work *work)
+{
+    bool folds = work->print.reduce != TS_REDUCE_NONE;
+    int64_t first = to->recv_count;
+    for (int64_t peer = 0; peer < work->team->size; peer++) {
+        tsi_block block;
+        if (tsi_work_send_block(work, peer, &block))
+            to->send[to->send_count++] = part_of(&block, peer, false);
+        if (tsi_work_recv_block(work, peer, &block)) {
+            bool combine = folds && to->recv_count > first;
+            to->recv[to->recv_count++] = part_of(&block, peer, combine);
+        }
+    }
+}
+
+static void add_list(ts_part *to, int64_t *count, const ts_part *list, int64_t more)
+{
+    if (more > 0) memcpy(to + *count, list, (size_t)more * sizeof *list);
+    *count += more;
+}
+
+static void add_parts(parts *to, const tsi_work *work)
+{
+    if (work->print.kind != TSI_COMM_EXCHANGE) {
+        add_collective(to, work);
+        return;
+    }
+    add_list(to->send, &to->send_count, work->send, work->send_count);
+    add_list(to->recv, &to->recv_count, work->recv, work->recv_count);
+}
+
+/* One exchange of the blocks of all: those between two members match in order, so lists one behind
+ * another match too. *lists: to be put back when it was issued. */
+static ts_status put_together(const again *last, tsi_call *call, void **lists)
+{
+    tsi_work *work = &call->local.base;
+    int64_t sends = 0, recvs = 0;
+    for (const again *a = last->first; a; a = a->next) {
+        const tsi_work *one = &a->call.local.base;
+        bool listed = one->print.kind == TSI_COMM_EXCHANGE;
+        sends += listed ? one->send_count : one->team->size;
+        recvs += listed ? one->recv_count : one->team->size;
+    }
+    size_t bytes = (size_t)(sends + recvs) * sizeof(ts_part);
+    *lists = tsi_copies_take(call->group->comm, bytes);
+    if (!*lists) return tsi_fail_memory("the lists of a bucket", bytes);
+    parts all = { .send = *lists, .recv = (ts_part *)*lists + sends };
+    for (const again *a = last->first; a; a = a->next)
+        add_parts(&all, &a->call.local.base);
+    work->in = work->out = (tsi_block){ 0 };
+    work->send_rows = work->recv_rows = NULL;
+    work->send = all.send_count > 0 ? all.send : NULL;
+    work->recv = all.recv_count > 0 ? all.recv : NULL;
+    work->send_count = all.send_count;
+    work->recv_count = all.recv_count;
+    work->print = (tsi_fingerprint){ .kind = TSI_COMM_EXCHANGE,
+                                     .root = -1,
+                                     .dtype = work->print.dtype,
+                                     .reduce = work->print.reduce };
+    call->name = tsi_comm_kind_name(TSI_COMM_EXCHANGE);
+    return TS_OK;
+}
+
 /* ---- issuing --------------------------------------------------------------------------------- */
+
+static ts_status issue_joined(const again *last, tsi_call *call)
+{
+    void *lists = NULL;
+    if (last->room)
+        TSI_TRY(pack(last, &call->local.base));
+    else
+        TSI_TRY(put_together(last, call, &lists));
+    ts_status status = tsi_call_issue(call);
+    tsi_copies_put(call->group->comm, lists);
+    return status;
+}
 
 static ts_status issue_run(void *context)
 {
@@ -161,8 +251,7 @@ static ts_status issue_run(void *context)
     tsi_call call = a->call;
     a->rank->where = a->where;
     call.options.work = a->posted ? &a->work : NULL;
-    if (last) TSI_TRY(pack(last, &call.local.base));
-    return tsi_call_issue(&call);
+    return last ? issue_joined(last, &call) : tsi_call_issue(&call);
 }
 
 static ts_status batch_end_run(void *context)
@@ -212,7 +301,7 @@ static ts_status wait_run(void *context)
     if (!work) return TS_OK; /* of those who wait for the same, the first did */
     a->work = NULL;
     TSI_TRY(ts_work_wait(work));
-    return last ? unpack(last) : TS_OK;
+    return last && last->room ? unpack(last) : TS_OK;
 }
 
 ts_status tsi_again_wait(ts_work *work)
@@ -269,29 +358,52 @@ ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options)
 
 /* ---- which go as one ------------------------------------------------------------------------- */
 
-static bool may_be_packed(const tsi_kept_work *work)
+typedef enum going { GOES_ALONE, GOES_PACKED, GOES_LISTED } going;
+
+/* How it can go with others: its elements beside theirs, or its blocks behind theirs. Sums of all
+ * members are packed: an exchange would move each term to everybody. */
+static going goes(const tsi_kept_work *work)
 {
-    if (work->run != issue_run) return false;
+    if (work->run != issue_run) return GOES_ALONE;
     const again *a = work->context;
     const tsi_work *base = &a->call.local.base;
-    return a->posted && base->print.kind == TSI_COMM_ALL_REDUCE &&
-           base->device == tsi_device_host();
+    if (!a->posted || base->lending || base->device != tsi_device_host()) return GOES_ALONE;
+    switch ((tsi_comm_kind)base->print.kind) {
+    case TSI_COMM_ALL_REDUCE:
+        return GOES_PACKED;
+    case TSI_COMM_ALL_GATHER:
+    case TSI_COMM_REDUCE_SCATTER:
+    case TSI_COMM_EXCHANGE:
+        return GOES_LISTED;
+    case TSI_COMM_BARRIER:
+    case TSI_COMM_BROADCAST:
+    case TSI_COMM_SCATTER:
+    case TSI_COMM_GATHER:
+    case TSI_COMM_REDUCE:
+    case TSI_COMM_ALL_TO_ALL:
+    case TSI_COMM_SEND:
+    case TSI_COMM_RECV:
+    case TSI_COMM_KIND_COUNT:
+        break;
+    }
+    return GOES_ALONE;
 }
 
 bool tsi_again_alike(const tsi_kept_work *one, const tsi_kept_work *other)
 {
-    if (!may_be_packed(one) || !may_be_packed(other)) return false;
+    going how = goes(one);
+    if (how == GOES_ALONE || goes(other) != how) return false;
     const again *a = one->context, *b = other->context;
     const tsi_work *x = &a->call.local.base, *y = &b->call.local.base;
     return x->team == y->team && x->print.dtype == y->print.dtype &&
-           x->print.reduce == y->print.reduce &&
-           a->call.options.channel == b->call.options.channel &&
+           x->print.reduce == y->print.reduce && x->avg_count == y->avg_count &&
+           x->awaited == y->awaited && a->call.options.channel == b->call.options.channel &&
            a->call.options.timeout_ms == b->call.options.timeout_ms;
 }
 
 int64_t tsi_again_bytes(const tsi_kept_work *work)
 {
-    if (!may_be_packed(work)) return 0;
+    if (goes(work) != GOES_PACKED) return 0;
     const tsi_block *in = source_of(work->context);
     return tsi_block_count(in) * (int64_t)ts_dtype_size((ts_dtype)in->dtype);
 }

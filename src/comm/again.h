@@ -21,14 +21,16 @@ void tsi_again_end(ts_rank *rank, const tsi_kept *kept);
 int64_t tsi_again_open(const tsi_kept *kept);
 
 /* ---- operations that go as one --------------------------------------------------------------- */
-/* Can the two be one: sums over all members (or another reduction) of one group, channel and dtype,
- * which somebody waits for later? An element is folded in the order of the members wherever it
+/* Can the two be one: of one group, channel, dtype and reduction, and somebody waits for them
+ * later? Sums of all members are one sum of more elements. Gathers, reduce-scatters and exchanges
+ * are one exchange of more blocks. An element is folded in the order of the members wherever it
  * lies, so the bits are the same. */
 bool tsi_again_alike(const tsi_kept_work *one, const tsi_kept_work *other);
-int64_t tsi_again_bytes(const tsi_kept_work *work); /* of its elements side by side; 0: none */
-/* From now on they begin where the last of them does: their elements are copied side by side into
- * `room`, reduced there, and copied to where each belongs when somebody waits for one of them. They
- * follow each other in the list, and all members of the group do the same. */
+/* Of its elements side by side; 0: they stay where they are. */
+int64_t tsi_again_bytes(const tsi_kept_work *work);
+/* From now on they begin where the last of them does, and end when somebody waits for one of them.
+ * With `room` their elements are copied there and reduced, and copied to where each belongs; NULL:
+ * an exchange. They follow each other in the list, and all members of the group do the same. */
 void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *room);
 /* Each goes alone again. */
 void tsi_again_part(const tsi_kept *kept);

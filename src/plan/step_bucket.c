@@ -27,7 +27,7 @@ bool tsi_is_bucket(const tsi_action *action)
 bool tsi_goes_in_buckets(const tsi_action *action)
 {
     return action->kind == TSI_ACTION_GATHER || action->kind == TSI_ACTION_REDUCE ||
-           action->kind == TSI_ACTION_ALL_REDUCE;
+           action->kind == TSI_ACTION_ALL_REDUCE || action->kind == TSI_ACTION_EXCHANGE;
 }
 
 static bool can_join(const tsi_action *a, const tsi_action *b)

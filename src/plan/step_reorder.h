@@ -42,7 +42,7 @@ ts_status tsi_pass_schedule(const tsi_pass_job *job, int64_t *moves);
 /* Of all ranks at once: members of a group join or cut the same operations. */
 ts_status tsi_pass_bucket(tsi_step *step, int64_t bucket_bytes, int64_t *moves);
 bool tsi_is_bucket(const tsi_action *action); /* which that pass made, or a text says so */
-/* Is it of a kind that goes into buckets: of which all members of the group know the same bytes? */
+/* Is it of a kind that goes into buckets: of which all members of the group do the same? */
 bool tsi_goes_in_buckets(const tsi_action *action);
 
 /* The actions in the order of `order`. */

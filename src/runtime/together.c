@@ -62,6 +62,34 @@ static int32_t find_wait(const ts_step *s, int32_t begun, const void *context)
     return -1;
 }
 
+static bool meet(const tsi_work_touch *a, const tsi_work_touch *b)
+{
+    return a->block == b->block && (a->is.writes || b->is.writes) && a->is.low < b->is.high &&
+           b->is.low < a->is.high;
+}
+
+/* Does one of two pieces change what the other touches? What begins later may count on the channel
+ * to have moved what it reads, without a wait. */
+static bool touch_each_other(const tsi_works *w, int32_t one, int32_t other)
+{
+    const tsi_piece *a = &w->piece[one], *b = &w->piece[other];
+    for (int64_t i = a->touch_first; i < a->touch_first + a->touch_count; i++)
+        for (int64_t k = b->touch_first; k < b->touch_first + b->touch_count; k++)
+            if (meet(&w->touch[i], &w->touch[k])) return true;
+    return false;
+}
+
+/* Has it nothing to do with those before it that it would go with? */
+static bool is_apart(const tsi_members *members, const tsi_works *w, int64_t at)
+{
+    const tsi_member *m = members->member;
+    for (int64_t i = at - 1; i >= 0; i--) {
+        if (touch_each_other(w, m[i].piece, m[at].piece)) return false;
+        if (!m[i].follows) break;
+    }
+    return true;
+}
+
 static void describe_members(const tsi_buckets *b, const ts_step *s)
 {
     bool waited = false; /* the one before */
@@ -75,7 +103,7 @@ static void describe_members(const tsi_buckets *b, const ts_step *s)
         m->until = find_wait(s, m->piece, s->works.recorded[work].context);
         m->bytes = tsi_again_bytes(&s->works.recorded[work]);
         waited = m->until >= 0;
-        m->follows = m->follows && waited;
+        m->follows = m->follows && waited && is_apart(&b->members, &s->works, i);
     }
 }
 
@@ -168,13 +196,13 @@ static ts_status least_of_all(ts_rank *me, int64_t *value, int64_t count)
                                TS_OPTIONS(ts_comm_options, .name = "buckets of a step"));
 }
 
-/* How many from `at` on follow each other, with room to go as one. */
+/* How many from `at` on follow each other, with room to go as one where that needs room. */
 static int64_t possible(const tsi_members *members, int64_t at)
 {
     int64_t count = 1;
     while (at + count < members->count && members->member[at + count].follows)
         count++;
-    return members->member[at].room ? count : 1;
+    return members->member[at].room || members->member[at].bytes == 0 ? count : 1;
 }
 
 typedef struct joining {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* together.h - reductions that a program has as one bucket go as one when the step runs in that
+/* together.h - operations that a program has as one bucket go as one when the step runs in that
  * order.
  *
  *   wanted     members of a bucket that could travel together: alike, and nothing begins between

@@ -157,7 +157,7 @@ typedef struct machine {
     ts_tensor *live[LIVE]; /* of the scope that is open */
     bool whole[LIVE];      /* on every rank, or cut by rows */
     int32_t count;
-    bool sums; /* many reductions that nobody waits for at once */
+    enum { ANYTHING, SUMS, SHARDS } moves; /* many of a kind that nobody waits for at once */
     uint64_t state;
 } machine;
 
@@ -174,6 +174,18 @@ static void push(machine *m, ts_tensor *x, bool whole)
     m->whole[at] = whole;
 }
 
+/* Terms on every rank become sums, there or in shards; or shards become whole. */
+static void move_shard(machine *m, ts_tensor *x, uint32_t what)
+{
+    if (m->moves == SHARDS && what > 0) {
+        push(m, ts_redistribute(x, "R"), true);
+        return;
+    }
+    ts_tensor *terms = ts_matmul(ts_transpose(x, 0, 1), ts_mul_scalar(x, 0.125));
+    bool whole = m->moves == SUMS;
+    push(m, ts_redistribute(terms, whole ? "R" : "S(0)"), whole);
+}
+
 /* One line of the step: kernels, moves that other ranks take part in, changes in place. */
 static ts_status line(machine *m)
 {
@@ -184,9 +196,8 @@ static ts_status line(machine *m)
     /* What is on its way to others is not changed meanwhile: a copy of it goes. */
     for (int32_t i = HELD / 2; what < 3 && i < HELD; i++)
         if (x == m->held[i]) x = ts_tanh(x);
-    if (m->sums && what < 3 && !m->whole[a]) { /* terms on every rank */
-        ts_tensor *terms = ts_matmul(ts_transpose(x, 0, 1), ts_mul_scalar(x, 0.125));
-        push(m, ts_redistribute(terms, "R"), true);
+    if (m->moves != ANYTHING && what < 3 && !m->whole[a]) {
+        move_shard(m, x, what);
         return TS_OK;
     }
     switch (what) {
@@ -336,13 +347,13 @@ static ts_program *bucketed(test *t, const ts_step *step, machine *m, bool anoth
     return program;
 }
 
-/* Returns how many reductions went with others. */
-static int64_t check_buckets(test *t, ts_mesh *mesh, uint64_t seed)
+/* Returns how many operations went with others. */
+static int64_t check_buckets(test *t, ts_mesh *mesh, uint64_t seed, int moves)
 {
     ts_scope scope = ts_scope_open(t->me, NULL);
     machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
     machine orders = { .state = seed };
-    usual.sums = again.sums = true;
+    usual.moves = again.moves = moves;
     TEST_OK(t, random_step(&usual));
     ts_step *step = ts_step_record(t->me, random_step, &again);
     TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
@@ -404,8 +415,164 @@ TS_TEST_RANKS(reductions_of_buckets_go_as_one, 2, 3)
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     if (keeps_order(t, mesh)) return;
     for (uint64_t seed = 1; seed <= (t->count == 2 ? 15 : 5); seed++)
-        joined += check_buckets(t, mesh, seed * 1543 + (uint64_t)t->count);
+        joined += check_buckets(t, mesh, seed * 1543 + (uint64_t)t->count, SUMS);
     TEST_SAY(t, joined > 100, "%lld reductions", (long long)joined);
+}
+
+/* 300 orders of 15 steps on two ranks: what a redistribution gathers or leaves in shards. */
+TS_TEST_RANKS(gathers_and_shards_of_buckets_go_as_one, 2, 3)
+{
+    int64_t joined = 0;
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    for (uint64_t seed = 1; seed <= (t->count == 2 ? 15 : 5); seed++)
+        joined += check_buckets(t, mesh, seed * 2477 + (uint64_t)t->count, SHARDS);
+    TEST_SAY(t, joined > 100, "%lld operations", (long long)joined);
+}
+
+/* ---- collectives of the caller's own --------------------------------------------------------- */
+
+enum { OWN = 5, OWN_ROWS = 4, OWN_COLUMNS = 3, OWN_RANKS = 3 };
+
+typedef struct own_collectives {
+    ts_group *world;
+    bool gathers, bf16;
+    int32_t reduce;
+    /* Whole arrays and shares; of bf16 the first half of each. */
+    float whole[OWN][OWN_RANKS * OWN_ROWS * OWN_COLUMNS], share[OWN][OWN_ROWS * OWN_COLUMNS];
+} own_collectives;
+
+/* Uneven shares; the last member has none of the first. */
+static int64_t rows_of_share(int64_t member, int64_t members, int32_t i)
+{
+    return i == 0 && member + 1 == members ? 0 : 1 + (member + i) % OWN_ROWS;
+}
+
+static ts_status own_step(void *context)
+{
+    own_collectives *o = context;
+    ts_work *work[OWN] = { NULL };
+    int64_t members = ts_group_size(o->world), me = ts_group_index(o->world);
+    for (int32_t i = 0; i < OWN; i++) {
+        int64_t rows[OWN_RANKS], all = 0;
+        for (int64_t m = 0; m < members; m++)
+            all += rows[m] = rows_of_share(m, members, i);
+        ts_dtype dtype = o->bf16 ? TS_DTYPE_BF16 : TS_DTYPE_F32;
+        ts_array whole = TS_INIT(ts_array), share = TS_INIT(ts_array);
+        whole.data = o->whole[i];
+        whole.meta = (ts_meta){ .shape = TS_SHAPE(all, OWN_COLUMNS), .dtype = dtype };
+        share.data = o->share[i];
+        share.meta = (ts_meta){ .shape = TS_SHAPE(rows[me], OWN_COLUMNS), .dtype = dtype };
+        ts_comm_options options = TS_INIT(ts_comm_options);
+        options.work = &work[i];
+        options.send_rows = o->gathers ? NULL : rows;
+        options.recv_rows = o->gathers ? rows : NULL;
+        ts_status status = o->gathers ? ts_group_all_gather(o->world, &share, &whole, &options)
+                                      : ts_group_reduce_scatter(o->world, &whole, &share,
+                                                                (ts_reduce)o->reduce, &options);
+        TSI_TRY(status);
+    }
+    for (int32_t i = OWN - 1; i >= 0; i--)
+        TSI_TRY(ts_work_wait(work[i]));
+    return TS_OK;
+}
+
+static void fill_own(test *t, own_collectives *o)
+{
+    memset(o->whole, 0, sizeof o->whole);
+    memset(o->share, 0, sizeof o->share);
+    char *bytes = o->gathers ? (char *)o->share : (char *)o->whole;
+    size_t size = o->gathers ? sizeof o->share : sizeof o->whole;
+    for (size_t i = 0; i < size / 2; i++) { /* bf16 near 1; two of them are one f32 near 1 */
+        uint16_t half = (uint16_t)(0x3f80 + test_random_below(t, 64));
+        memcpy(bytes + 2 * i, &half, sizeof half);
+    }
+}
+
+static void check_own(test *t, own_collectives usual)
+{
+    usual.world = ts_group_world(t->me);
+    fill_own(t, &usual);
+    own_collectives again = usual;
+    ts_step *step = ts_step_record(t->me, own_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    ts_program *program = NULL;
+    int64_t moves = 0;
+    ts_step_order is = TS_INIT(ts_step_order);
+    TEST_OK(t, ts_step_program(step, &program));
+    TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
+    TEST_OK(t, ts_step_reorder(step, program, 0, &is));
+    TEST_SAY(t, is.joined == OWN, "%lld of %d went as one", (long long)is.joined, (int)OWN);
+    for (int round = 0; round < 3; round++) {
+        fill_own(t, &usual);
+        memcpy(again.whole, usual.whole, sizeof again.whole);
+        memcpy(again.share, usual.share, sizeof again.share);
+        TEST_OK(t, own_step(&usual));
+        TEST_OK(t, ts_step_replay(step));
+        TEST_CHECK(t, memcmp(again.whole, usual.whole, sizeof again.whole) == 0);
+        TEST_CHECK(t, memcmp(again.share, usual.share, sizeof again.share) == 0);
+    }
+    ts_program_destroy(program);
+    ts_step_destroy(step);
+}
+
+TS_TEST_RANKS(collectives_of_the_caller_go_as_one, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        check_own(t, (own_collectives){ .gathers = true, .bf16 = bf16 });
+        check_own(t, (own_collectives){ .bf16 = bf16, .reduce = TS_REDUCE_SUM });
+        check_own(t, (own_collectives){ .bf16 = bf16, .reduce = TS_REDUCE_AVG });
+        check_own(t, (own_collectives){ .bf16 = bf16, .reduce = TS_REDUCE_MAX });
+    }
+}
+
+/* One reads what the one before it made: the channel orders them, without a wait. */
+static ts_status chain_step(void *context)
+{
+    own_collectives *o = context;
+    ts_work *first = NULL, *second = NULL;
+    ts_array whole = TS_INIT(ts_array), share = TS_INIT(ts_array);
+    int64_t rows = ts_group_size(o->world) * OWN_ROWS;
+    whole.data = o->whole[0];
+    whole.meta = (ts_meta){ .shape = TS_SHAPE(rows, OWN_COLUMNS), .dtype = TS_DTYPE_F32 };
+    share.data = o->share[0];
+    share.meta = (ts_meta){ .shape = TS_SHAPE(OWN_ROWS, OWN_COLUMNS), .dtype = TS_DTYPE_F32 };
+    ts_array next = whole;
+    next.data = o->whole[1];
+    TSI_TRY(
+        ts_group_all_gather(o->world, &share, &whole, TS_OPTIONS(ts_comm_options, .work = &first)));
+    share.data = o->whole[0];
+    TSI_TRY(
+        ts_group_all_gather(o->world, &share, &next, TS_OPTIONS(ts_comm_options, .work = &second)));
+    TSI_TRY(ts_work_wait(first));
+    return ts_work_wait(second);
+}
+
+TS_TEST_RANKS(what_one_reads_of_another_keeps_them_apart, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    own_collectives usual = { .world = ts_group_world(t->me), .gathers = true };
+    fill_own(t, &usual);
+    own_collectives again = usual;
+    ts_step *step = ts_step_record(t->me, chain_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    ts_program *program = NULL;
+    int64_t moves = 0;
+    ts_step_order is = TS_INIT(ts_step_order);
+    TEST_OK(t, ts_step_program(step, &program));
+    TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
+    TEST_OK(t, ts_step_reorder(step, program, 0, &is));
+    TEST_CHECK(t, is.joined == 0);
+    fill_own(t, &usual);
+    memcpy(again.share, usual.share, sizeof again.share);
+    TEST_OK(t, chain_step(&usual));
+    TEST_OK(t, ts_step_replay(step));
+    TEST_CHECK(t, memcmp(again.whole, usual.whole, sizeof again.whole) == 0);
+    ts_program_destroy(program);
+    ts_step_destroy(step);
 }
 
 /* ---- results that nobody has any more -------------------------------------------------------- */
@@ -491,7 +658,7 @@ TS_TEST_RANKS(a_rank_that_refuses_holds_nobody_up, 2, 3)
     ts_scope scope = ts_scope_open(t->me, NULL);
     machine usual = machine_of(t, mesh, 4629), again = machine_of(t, mesh, 4629);
     machine orders = { .state = 3 };
-    usual.sums = again.sums = true;
+    usual.moves = again.moves = SUMS;
     TEST_OK(t, random_step(&usual));
     ts_step *step = ts_step_record(t->me, random_step, &again);
     ts_step_summary was = TS_INIT(ts_step_summary);
