@@ -25,15 +25,17 @@ typedef struct tsi_norm_item {
 
 static ts_status way_of(tsi_norm_sums *sums, const ts_tensor *x, int32_t *out)
 {
+    const tsi_mesh_desc *mesh = x->mesh->desc; /* several handles may be of one */
+    uint32_t axes = x->layout->axes_cut;
     int32_t i = 0;
-    while (i < sums->count && (sums->mesh[i] != x->mesh || sums->axes[i] != x->layout->axes_cut))
+    while (i < sums->count && (sums->mesh[i]->desc != mesh || sums->axes[i] != axes))
         i++;
     if (i == TSI_NORM_MASKS)
         return TSI_FAIL(TS_ERR_STATE, "total norm: tensors lie in more than %d ways",
                         TSI_NORM_MASKS);
     if (i == sums->count) {
         sums->mesh[i] = x->mesh;
-        sums->axes[i] = x->layout->axes_cut;
+        sums->axes[i] = axes;
         sums->count++;
     }
     *out = i;
