@@ -9,6 +9,8 @@
 #include "array/image.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/keep.h"
+#include "comm/slots.h"
 
 enum { BYTES = TSI_CONTROL_COUNT * sizeof(double) };
 
@@ -174,19 +176,77 @@ static ts_status take_loss(tsi_control *c, ts_tensor *loss)
     return status;
 }
 
-/* The squares of all stages as one number, by way of the host: stages wait for each other anyhow.
- * NULL: recorded. */
+/* ---- the norm of all stages ------------------------------------------------------------------ */
+
+/* By way of the host: stages wait for each other anyhow. In a step that runs again, again. */
+typedef struct stages_sum {
+    const tsi_control *control;
+    ts_group *stages;
+    tsi_array *own; /* squares of this rank; NULL: it has no gradient */
+    int64_t count;  /* of them */
+    tsi_array *sum; /* of all */
+} stages_sum;
+
+static void stages_sum_destroy(void *context)
+{
+    stages_sum *s = context;
+    tsi_array_release(s->own);
+    tsi_array_release(s->sum);
+    ts_group_release(s->stages);
+    tsi_free(s);
+}
+
+static ts_status stages_sum_run(void *context)
+{
+    const stages_sum *s = context;
+    const tsi_rank_device *where = s->control->where;
+    bool numbers = !tsi_world_describes(s->control->rank->world); /* else there are none */
+    double own[TSI_NORM_MASKS] = { 0 }, sum = 0.0;
+    if (s->own && numbers)
+        TSI_TRY(where->device->copy_out(where->device, own, tsi_array_data(s->own),
+                                        (size_t)s->count * sizeof *own, where->queue));
+    TSI_TRY(tsi_rank_device_sync(s->control->rank));
+    for (int64_t i = 0; i < s->count; i++)
+        sum += own[i];
+    ts_array word = TS_INIT(ts_array);
+    word.data = &sum;
+    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F64 };
+    TSI_TRY((ts_group_all_reduce)(s->stages, &word, &word, TS_REDUCE_SUM, NULL));
+    if (!numbers) return TS_OK;
+    return where->device->copy_in(where->device, tsi_array_data(s->sum), &sum, sizeof sum,
+                                  where->queue);
+}
+
+static void stages_sum_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    const stages_sum *s = context;
+    const char *own = s->own ? tsi_array_data(s->own) : NULL, *sum = tsi_array_data(s->sum);
+    if (own)
+        tell(to, &(tsi_kept_touch){ NULL, own, own + (size_t)s->count * sizeof(double), false });
+    tell(to, &(tsi_kept_touch){ NULL, sum, sum + sizeof(double), true });
+}
+
+/* NULL: recorded. */
 static tsi_array *squares_of_stages(const tsi_control *c, tsi_norm_sums *sums, ts_group *stages)
 {
-    double mine = 0.0;
+    static const tsi_kept_kind kind = { TSI_KEPT_FENCE, stages_sum_touches };
     ts_shape one = TS_SHAPE(1);
-    ts_array word = TS_INIT(ts_array);
-    word.data = &mine;
-    word.meta = (ts_meta){ .shape = one, .dtype = TS_DTYPE_F64 };
-    if (tsi_norm_total(sums, &mine) != TS_OK) return NULL;
-    if ((ts_group_all_reduce)(stages, &word, &word, TS_REDUCE_SUM, NULL) != TS_OK) return NULL;
-    tsi_array *sum = tsi_array_create(c->rank, TS_DTYPE_F64, &one);
-    if (sum && tsi_array_fill(sum, &mine) == TS_OK) return sum;
+    stages_sum *s = tsi_calloc(1, sizeof *s);
+    if (!s) {
+        (void)tsi_fail_memory("the norm of all stages", sizeof *s);
+        return NULL;
+    }
+    *s = (stages_sum){ .control = c, .stages = stages, .count = sums->count };
+    tsi_group_retain(stages);
+    s->sum = tsi_array_create(c->rank, TS_DTYPE_F64, &one);
+    s->own = s->sum && s->count > 0 ? tsi_norm_squares(sums) : NULL;
+    if (!s->sum || (s->count > 0 && !s->own)) {
+        stages_sum_destroy(s);
+        return NULL;
+    }
+    tsi_array *sum = tsi_array_retain(s->sum);
+    tsi_kept_work work = { stages_sum_run, s, stages_sum_destroy, &kind };
+    if (tsi_keep_work(c->rank, work) == TS_OK) return sum;
     tsi_array_release(sum);
     return NULL;
 }

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/keep.h"
 #include "op/core/list.h"
 #include "parallel/lend.h"
 
@@ -443,10 +444,21 @@ static ts_status finish_step(ts_pipeline *p, double *loss)
     return loss ? ts_pipeline_sum(p, mine, loss) : TS_OK;
 }
 
+/* On all ranks alike, before one of them waits for another. */
+static ts_status refuse_kept(const ts_pipeline *p, const char *what)
+{
+    if (!tsi_keeps(p->rank)) return TS_OK;
+    return TSI_FAIL(TS_ERR_STATE,
+                    "pipeline: the host reads %s in a step that is recorded; without it "
+                    "ts_step_options.loss and .stages know loss and norm",
+                    what);
+}
+
 static ts_status run(ts_pipeline *p, const int64_t *size, double *loss, bool trains)
 {
     if (!p) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(p->rank));
+    if (loss) TSI_TRY(refuse_kept(p, "the loss"));
     ts_status status = open_step(p, size, trains);
     if (status == TS_OK && trains) status = tsi_pipeline_set_aside(p);
     if (status == TS_OK) status = run_list(p);
@@ -473,6 +485,7 @@ ts_status ts_pipeline_sum(ts_pipeline *p, double value, double *sum)
 {
     if (!p || !sum) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(p->rank));
+    TSI_TRY(refuse_kept(p, "a sum over stages"));
     ts_group *group = ts_mesh_group(p->mesh, p->axis);
     if (!group) return ts_rank_status(p->rank);
     ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);
@@ -564,6 +577,7 @@ ts_status ts_pipeline_clip_grad_norm(ts_pipeline *p, double norm_max, double *no
     if (norm) *norm = NAN;
     if (!p) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(p->rank));
+    TSI_TRY(refuse_kept(p, "the norm"));
     norming n = { .p = p };
     double mine = 0, total = 0;
     ts_status status = each_module(p, norm_module, &n);

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/keep.h"
 #include "op/core/common.h"
 #include "parallel/lend.h"
 #include "parallel/pipeline.h"
@@ -197,9 +198,15 @@ static ts_status number_at(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
+/* In a step that runs again messages are the tensors: a loan is given once. */
+static bool lends(const ts_pipeline *p)
+{
+    return p->lends && !tsi_keeps(p->rank);
+}
+
 static ts_status send(ts_pipeline *p, ts_tensor *x, const ts_peer *to)
 {
-    if (!p->lends) return (ts_send)(x, to);
+    if (!lends(p)) return (ts_send)(x, to);
     TSI_TRY(tsi_tensor_ready(x));
     uint64_t number = tsi_lend(x);
     ts_tensor *message =
@@ -209,13 +216,13 @@ static ts_status send(ts_pipeline *p, ts_tensor *x, const ts_peer *to)
 
 static ts_tensor *receive(ts_pipeline *p, const tsi_contract *contract, const ts_peer *from)
 {
-    if (p->lends) return (ts_recv)(&number_meta, announced_sharding(p), from);
+    if (lends(p)) return (ts_recv)(&number_meta, announced_sharding(p), from);
     return (ts_recv)(&contract->meta, contract->sharding, from);
 }
 
 ts_tensor *tsi_pipeline_arrived(ts_pipeline *p, int64_t slot, ts_tensor *got)
 {
-    if (tsi_tensor_ready(got) != TS_OK || !p->lends) return got;
+    if (tsi_tensor_ready(got) != TS_OK || !lends(p)) return got;
     uint64_t number;
     memcpy(&number, tsi_array_data(got->array), sizeof number);
     const tsi_contract *contract = &p->contract[slot];
