@@ -81,8 +81,9 @@ ts_mesh *tsi_model_first(const ts_model *model); /* of the first of them alone; 
 ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
 void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 void tsi_model_routers_release(ts_model *model);
-void tsi_model_routers_clear(ts_model *model); /* what they counted since the last step */
-typedef struct tsi_router_counts {             /* since the last step */
+void tsi_model_routers_clear(ts_model *model);     /* what they counted since the last step */
+ts_status tsi_model_routers_move(ts_model *model); /* their biases, by what they counted */
+typedef struct tsi_router_counts {                 /* since the last step */
     struct ts_tensor *load;    /* variable [E]: choices; or NULL: nothing was counted */
     struct ts_tensor *numbers; /* variable [4]: sums of the losses; choices dropped */
     int64_t calls, tokens;

@@ -241,8 +241,9 @@ ts_status ts_model_router_read(ts_model *m, int64_t index, ts_router_report *out
     return status;
 }
 
-/* b += rate (d - mean d), d = sign(mean load - load) */
-static ts_status move_bias(const tsi_router *r, double rate)
+/* b += rate (d - mean d), d = sign(mean load - load); where it lies: a step that runs again reads
+ * it there. */
+static ts_status move_bias(tsi_router *r, double rate)
 {
     const ts_model *m = r->model;
     ts_scope_options options = TS_INIT(ts_scope_options);
@@ -252,21 +253,29 @@ static ts_status move_bias(const tsi_router *r, double rate)
     ts_tensor *load = ts_tensor_full(r->counted.load);
     ts_tensor *d = ts_sign(ts_sub(ts_mean(load, NULL, 0, 0), load));
     d = ts_mul_scalar(ts_sub(d, ts_mean(d, NULL, 0, 0)), rate);
-    ts_tensor *moved = ts_add(r->bias, ts_cast(d, ts_tensor_dtype(r->bias)));
-    ts_status status = moved ? ts_tensor_write(r->bias, moved) : ts_rank_status(m->rank);
+    d = ts_redistribute_to(ts_cast(d, ts_tensor_dtype(r->bias)),
+                           ts_layout_sharding(ts_tensor_layout(r->bias)));
+    ts_status status = d ? ts_foreach_add((ts_list){ &r->bias, 1 }, (ts_list){ &d, 1 }, 1.0, NULL)
+                         : ts_rank_status(m->rank);
     ts_scope_close(scope);
     return status;
+}
+
+ts_status tsi_model_routers_move(ts_model *m)
+{
+    double rate = m->router_options.bias_rate;
+    for (int64_t i = 0; i < m->router_count && rate != 0; i++) {
+        tsi_router *r = m->router[i];
+        if (r->bias && r->counted.load) TSI_TRY(move_bias(r, rate));
+    }
+    return TS_OK;
 }
 
 ts_status ts_model_router_step(ts_model *m)
 {
     TSI_TRY(enter(m, "model_router_step"));
-    for (int64_t i = 0; i < m->router_count; i++) {
-        tsi_router *r = m->router[i];
-        double rate = m->router_options.bias_rate;
-        if (r->bias && r->counted.load && rate != 0) TSI_TRY(move_bias(r, rate));
-        clear(r);
-    }
+    TSI_TRY(tsi_model_routers_move(m));
+    tsi_model_routers_clear(m);
     return TS_OK;
 }
 

@@ -40,8 +40,6 @@ static const char *never(const tsi_run *run)
     if (c->log.norms > 0) return "norms of modules (log.norms) are read on the host";
     if (strcmp(c->data.documents, "separate") == 0)
         return "masks of documents differ from step to step";
-    if (ts_model_router_count(run->model) > 0 && c->experts.bias_rate != 0)
-        return "biases of routers (experts.bias_rate) become other tensors in each step";
     return NULL;
 }
 
@@ -139,6 +137,7 @@ ts_status tsi_again_routers(tsi_run *run, ts_train_step *out)
 {
     tsi_model_routers_swap(run->model, run->again.counts);
     ts_status status = tsi_run_routers_read(run, out);
+    if (status == TS_OK) status = tsi_model_routers_move(run->model);
     tsi_model_routers_swap(run->model, run->again.counts);
     return status;
 }

@@ -137,7 +137,8 @@ TS_TEST(runs_of_experts_with_replays_are_the_same_runs)
         { "dp=2", EXPERTS "[experts]\naux_loss = 0.01\nz_loss = 0.001\ncapacity = 1.25\n", 2,
           AGAIN },
         { "fsdp=2", LATENT "[experts]\nsequence_loss = 0.01\n", 2, AGAIN },
-        { "fsdp=2", LATENT "[experts]\nbias_rate = 0.01\n", 2, USUAL },
+        { "fsdp=2", LATENT "[experts]\nbias_rate = 0.01\n", 2, EVALUATES },
+        { "dp=2", "[model]\ncompute = bf16\n" LATENT "[experts]\nbias_rate = 0.3\n", 2, AGAIN },
         { "fsdp=2", "batch = 4\naccumulate = 2\n" EXPERTS "[parallel]\nep = 2\n", 2, EVALUATES },
     };
     check_settings(t, settings, sizeof settings / sizeof *settings);
