@@ -35,7 +35,7 @@ static const char *never(const tsi_run *run)
     const tsi_rank_device *device = tsi_rank_device_of(run->me);
     if (!device || (device->device != tsi_device_host() && !tsi_device_captures(device->device)))
         return "the device cannot record steps";
-    if (run->stages) return "pipelines decide on the host what comes next";
+    if (run->stages) return "with stages rows are made and the loss is read inside of a step";
     if (run->scale.every > 0) return "the scale of the loss changes from step to step";
     if (c->log.norms > 0) return "norms of modules (log.norms) are read on the host";
     if (strcmp(c->data.documents, "separate") == 0)
