@@ -14,7 +14,9 @@ typedef struct way {
     const char *mesh, *schedule;
     int64_t last; /* which rank has the last stage */
     bool tied, units;
-    bool in_order; /* it is not reordered: the loss of cut logits is an algorithm that moves */
+    /* It is not reordered: what ranks agree on in ts_micro_batch is written down as a sum of what
+     * the next operator reads, and the check of the program refuses that where it is cut. */
+    bool in_order;
 } way;
 
 typedef struct trained {
