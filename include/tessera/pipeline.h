@@ -112,8 +112,7 @@ TS_API TS_NODISCARD ts_status ts_micro_documents(const int64_t *length, int64_t 
                                                  int64_t micros, int64_t *begin);
 
 /* Times of the last step of this rank's cells, in seconds from its beginning: as many as
- * ts_schedule_count of ts_pipeline_schedule has. On a GPU they are its own times, and the first
- * call after a step waits for it. getters */
+ * ts_schedule_count of ts_pipeline_schedule has. getters */
 TS_API const ts_schedule *ts_pipeline_schedule(const ts_pipeline *pipeline); /* with messages */
 TS_API int64_t ts_pipeline_rank(const ts_pipeline *pipeline); /* this rank's place on the axis */
 TS_API const double *ts_pipeline_begin(const ts_pipeline *pipeline);

@@ -64,10 +64,9 @@ struct ts_pipeline {
     const char **label;     /* [cell of this rank] */
     double *begin, *end;    /* the same: seconds; computations begin once their inputs are there */
     int64_t started_ns;     /* the step going on */
-    struct tsi_pipeline_clock *clock; /* events of the queue; NULL: the host's times */
-    int64_t cell;                     /* that is run */
-    bool announces, trains;           /* the step going on */
-    bool lends; /* tensors are not copied: messages are numbers of loans (lend.h) */
+    int64_t cell;           /* that is run */
+    bool announces, trains; /* the step going on */
+    bool lends;             /* tensors are not copied: messages are numbers of loans (lend.h) */
     void (*on_end)(void *context); /* (optional) it is destroyed */
     void *end_context;
     tsi_arena memory; /* of all arrays */
@@ -83,12 +82,6 @@ static inline bool tsi_pipeline_has(const ts_pipeline *p, int32_t stage)
 }
 
 void tsi_pipeline_begins(ts_pipeline *p); /* the cell that is run begins now */
-
-/* ---- pipeline_clock.c ---- */
-void tsi_pipeline_clock_start(ts_pipeline *p);        /* a step begins */
-void tsi_pipeline_mark(ts_pipeline *p, double *time); /* now; an element of begin or end */
-void tsi_pipeline_clock_read(const ts_pipeline *p);   /* begin and end are as measured */
-void tsi_pipeline_clock_release(ts_pipeline *p);
 void tsi_pipeline_on_end(ts_pipeline *p, void (*fn)(void *context), void *context);
 void tsi_pipeline_renew(ts_pipeline *p); /* the next step announces, whatever its sizes are */
 
