@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* history.c - the log of a run, one JSON object a line, and the same numbers in memory.
+/* history.c - the log of a run, one JSON object a line, and the numbers of some steps in memory:
+ * of all of them in a short run, else of every so many, at equal distances.
  *
  * When a run goes on from step k, its lines up to k are read back and written to a new file that
  * takes the place of the old one; later ones, torn ones and those of other runs are left out, so
@@ -18,9 +19,33 @@
 #include "tessera/json.h"
 #include "train/run.h"
 
+/* Of two steps that follow each other the later stays, with the held-out loss of either. */
+static void join(ts_train_step *earlier, const ts_train_step *later)
+{
+    double eval_loss = earlier->eval_loss;
+    *earlier = *later;
+    if (isnan(later->eval_loss)) earlier->eval_loss = eval_loss;
+}
+
+/* Half as many, so that a run of any length has a history of at most TSI_HISTORY_MAX. */
+static void thin(tsi_history *h)
+{
+    for (int64_t i = 0; i < h->count; i += 2) {
+        h->step[i / 2] = h->step[i];
+        join(&h->step[i / 2], &h->step[i + 1]);
+    }
+    h->count /= 2;
+    h->stride *= 2;
+}
+
 static ts_status keep(tsi_history *h, const ts_train_step *step)
 {
-    if (h->count == h->capacity) {
+    if (h->filled < h->stride) {
+        join(&h->step[h->count - 1], step);
+        h->filled++;
+        return TS_OK;
+    }
+    if (h->count == h->capacity && h->capacity < TSI_HISTORY_MAX) {
         int64_t capacity = h->capacity ? 2 * h->capacity : 256;
         ts_train_step *grown = tsi_realloc(h->step, (size_t)capacity * sizeof *grown);
         if (!grown)
@@ -28,7 +53,10 @@ static ts_status keep(tsi_history *h, const ts_train_step *step)
         h->step = grown;
         h->capacity = capacity;
     }
+    if (h->stride == 0) h->stride = 1;
+    if (h->count == TSI_HISTORY_MAX) thin(h);
     h->step[h->count++] = *step;
+    h->filled = 1;
     return TS_OK;
 }
 
@@ -80,8 +108,9 @@ static double real(const ts_json *root, const char *name)
     return ts_json_real(ts_json_member(root, name), (double)NAN); /* null: was not finite */
 }
 
-/* One line of an earlier process; what is torn, or of another run, is left out. */
-static ts_status read_line(tsi_history *h, const char *line, int64_t last)
+/* One line of an earlier process, into the new log; what is torn, or of another run, is left out.
+ */
+static ts_status read_line(tsi_history *h, const char *line, int64_t last, tsi_text *log)
 {
     char run[20];
     size_t length = strlen(line);
@@ -114,10 +143,12 @@ static ts_status read_line(tsi_history *h, const char *line, int64_t last)
     ts_json_release(document);
     bool next =
         s.step >= 1 && s.step <= last && (h->count == 0 || s.step > h->step[h->count - 1].step);
-    return ours && next ? keep(h, &s) : TS_OK;
+    if (!ours || !next) return TS_OK;
+    add_line(log, h, &s);
+    return keep(h, &s);
 }
 
-static ts_status read_lines(tsi_history *h, const char *path, int64_t step)
+static ts_status read_lines(tsi_history *h, const char *path, int64_t step, tsi_text *log)
 {
     char line[1024];
     FILE *old = step > 0 ? fopen(path, "r") : NULL;
@@ -126,7 +157,7 @@ static ts_status read_lines(tsi_history *h, const char *path, int64_t step)
     tsi_rank_set_current(NULL);
     ts_status status = TS_OK;
     while (old && status == TS_OK && fgets(line, sizeof line, old))
-        status = read_line(h, line, step);
+        status = read_line(h, line, step, log);
     tsi_rank_set_current(me);
     if (old) fclose(old);
     return status == TS_OK ? TS_OK : tsi_fail_memory("the history of steps", sizeof line);
@@ -134,14 +165,11 @@ static ts_status read_lines(tsi_history *h, const char *path, int64_t step)
 
 ts_status tsi_history_open(tsi_history *h, const char *path, int64_t step)
 {
-    TSI_TRY(read_lines(h, path, step));
     tsi_text text = { 0 };
-    for (int64_t i = 0; i < h->count; i++)
-        add_line(&text, h, &h->step[i]);
+    ts_status status = read_lines(h, path, step, &text);
     size_t length = text.length;
     char *kept = tsi_text_take(&text);
-    if (!kept) return TS_ERR_MEMORY;
-    ts_status status = tsi_file_replace(path, kept, length);
+    if (status == TS_OK) status = kept ? tsi_file_replace(path, kept, length) : TS_ERR_MEMORY;
     tsi_free(kept);
     if (status != TS_OK) return status;
     h->log = fopen(path, "a");

@@ -89,7 +89,7 @@ void tsi_report_ranks(tsi_text *out, const tsi_run *run)
     tsi_text_printf(out,
                     "<h2>Ranks</h2><p>Without waiting for others, the slowest rank takes %.2f ms a "
                     "step and the fastest %.2f ms. Rank %lld is the slowest most often, in %lld of "
-                    "%lld steps.</p>\n",
+                    "%lld steps that were looked at.</p>\n",
                     1e3 * most / (double)h->count, 1e3 * least / (double)h->count, (long long)rank,
                     (long long)steps, (long long)h->count);
 }

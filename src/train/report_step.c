@@ -141,15 +141,15 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of this process's steps but the first; 0: there are none. */
+/* The median of this process's steps but the first, of those that are kept; 0: there are none. */
 static double median_step(const tsi_run *run)
 {
     const tsi_history *h = &run->history;
-    int64_t first = run->plan.step_first + 1, count = h->count - first;
-    double *took = count > 0 ? tsi_alloc_array((size_t)count, sizeof *took) : NULL, middle = 0;
-    for (int64_t i = 0; took && i < count; i++)
-        took[i] = h->step[first + i].seconds;
-    if (took) {
+    int64_t first = run->plan.step_first + 1, count = 0;
+    double *took = tsi_alloc_array((size_t)h->count + 1, sizeof *took), middle = 0;
+    for (int64_t i = 0; took && i < h->count; i++)
+        if (h->step[i].step > first) took[count++] = h->step[i].seconds;
+    if (count > 0) {
         qsort(took, (size_t)count, sizeof *took, compare);
         middle = took[count / 2];
     }

@@ -49,10 +49,12 @@ typedef struct tsi_measures { /* of this rank, since this process began */
     int64_t memory_peak;
 } tsi_measures;
 
-typedef struct tsi_history { /* every step since the first, rank 0 alone */
-    ts_train_step *step;
-    int64_t count, capacity;
-    uint64_t run; /* whose lines these are */
+enum { TSI_HISTORY_MAX = 1024 };
+typedef struct tsi_history { /* rank 0 alone */
+    ts_train_step *step;     /* the last of every `stride` steps, and the newest */
+    int64_t count, capacity, stride;
+    int64_t filled; /* steps that the newest stands for */
+    uint64_t run;   /* whose lines these are */
     FILE *log;
 } tsi_history;
 
