@@ -85,9 +85,10 @@ typedef struct probe {
 static ts_tensor *random_of(const probe *p, ts_shape shape)
 {
     ts_dtype dtype = p->sizes.dtype ? (ts_dtype)p->sizes.dtype : TS_DTYPE_F32;
-    bool narrow = ts_dtype_size(dtype) < 4;
-    ts_tensor *x = ts_randn(p->self, narrow ? TS_DTYPE_F32 : dtype, shape, NULL);
-    return narrow ? ts_cast(x, dtype) : x;
+    if (ts_dtype_size(dtype) >= 4) return ts_randn(p->self, dtype, shape, NULL);
+    ts_tensor *wide = ts_randn(p->self, TS_DTYPE_F32, shape, NULL), *x = ts_cast(wide, dtype);
+    ts_tensor_drop(wide);
+    return x;
 }
 
 static ts_tensor *run_product(const probe *p, ts_tensor *const *x)
@@ -175,11 +176,17 @@ static ts_status measure_latency(const probe *p, ts_train_rates *out)
     return TS_OK;
 }
 
+/* Each in a scope: a plan of thousands of ranks has little memory beside it. */
 static ts_status measure_all(const probe *p, ts_train_rates *out)
 {
-    TSI_TRY(measure_products(p, out));
-    TSI_TRY(measure_attention(p, out));
-    TSI_TRY(measure_memory(p, out));
+    static ts_status (*const measure[])(
+        const probe *, ts_train_rates *) = { measure_products, measure_attention, measure_memory };
+    for (size_t i = 0; i < TSI_COUNT_OF(measure); i++) {
+        ts_scope scope = ts_scope_open(p->me, "measure");
+        ts_status status = measure[i](p, out);
+        ts_scope_close(scope);
+        TSI_TRY(status);
+    }
     out->comm_bytes = out->bytes; /* ranks of one machine copy */
     return measure_latency(p, out);
 }
