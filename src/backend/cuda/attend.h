@@ -23,6 +23,7 @@ ts_status tsi_cuda_attend_cudnn(tsi_stream *stream, const tsi_cuda_attend *call)
  * and kept while they are among the last that were used. */
 ts_status tsi_cuda_tiles_get(tsi_stream *stream, const tsi_mask_blocks *blocks,
                              tsi_cuda_tiles *out);
-void tsi_cuda_tiles_drop(tsi_stream *stream); /* all of a stream that does nothing any more */
+/* All of a stream that does nothing any more; `alive`: its GPU can still be asked. */
+void tsi_cuda_tiles_drop(tsi_stream *stream, bool alive);
 
 #endif

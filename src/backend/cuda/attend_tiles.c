@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-enum { KEPT = 16 }; /* at least, besides those of graphs */
+enum { KEPT = 64, KEPT_BYTES = 256 << 20 }; /* at most, besides those of graphs and the newest */
 
 _Static_assert(sizeof(tsi_cuda_run) == sizeof(tsi_mask_run), "runs are copied as they are");
 
@@ -98,6 +98,35 @@ static tsi_cuda_tiles tiles_of(const tsi_mask_blocks *b, const part *p, const ch
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Kernels may still read it: the driver frees it in the stream's order. */
+static ts_status give_back(tsi_stream *stream, kept *k)
+{
+    void *memory = k->memory;
+    k->memory = NULL;
+    k->bytes = 0;
+    k->serial = 0;
+    if (memory)
+        TSI_CUDA_TRY(stream->cuda, "block lists",
+                     tsi_cu.free_async(tsi_cuda_pointer(memory), stream->handle));
+    return TS_OK;
+}
+
+/* Those used longest ago give back their memory until all have `most` bytes or less. */
+static ts_status trim(tsi_stream *stream, size_t most)
+{
+    for (;;) {
+        kept *oldest = NULL;
+        size_t all = 0;
+        for (kept *k = stream->kept; k; k = k->next) {
+            if (k->captured || !k->memory) continue;
+            oldest = k;
+            all += k->bytes;
+        }
+        if (all <= most) return TS_OK;
+        TSI_TRY(give_back(stream, oldest));
+    }
+}
+
 /* While a stream captures, the copy is made beside it, now: a graph would make it at each launch.
  */
 static ts_status copy_parts(tsi_stream *stream, const part *p, char *to)
@@ -118,13 +147,18 @@ static ts_status make_room(tsi_stream *stream, kept *k, size_t bytes)
     CUdeviceptr memory = 0;
     if (bytes <= k->bytes) return TS_OK;
     size_t want = tsi_cuda_scratch_size(bytes);
-    if (k->memory) /* kernels may still read it: the driver frees it in the stream's order */
-        TSI_CUDA_TRY(stream->cuda, "block lists",
-                     tsi_cu.free_async(tsi_cuda_pointer(k->memory), stream->handle));
-    k->memory = NULL;
-    k->bytes = 0;
-    CUresult result = stream->capture ? tsi_cu.alloc(&memory, want)
-                                      : tsi_cu.alloc_async(&memory, want, stream->handle);
+    CUresult result;
+    if (stream->capture) { /* it has none: see place_new */
+        result = tsi_cu.alloc(&memory, want);
+    } else {
+        TSI_TRY(give_back(stream, k));
+        TSI_TRY(trim(stream, want < KEPT_BYTES ? KEPT_BYTES - want : 0));
+        result = tsi_cu.alloc_async(&memory, want, stream->handle);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+            TSI_TRY(trim(stream, 0));
+            result = tsi_cu.alloc_async(&memory, want, stream->handle);
+        }
+    }
     TSI_CUDA_TRY(stream->cuda, "block lists", result);
     k->memory = (void *)(uintptr_t)memory;
     k->bytes = want;
@@ -204,11 +238,11 @@ ts_status tsi_cuda_tiles_get(tsi_stream *stream, const tsi_mask_blocks *blocks, 
     return TS_OK;
 }
 
-void tsi_cuda_tiles_drop(tsi_stream *stream)
+void tsi_cuda_tiles_drop(tsi_stream *stream, bool alive)
 {
     for (kept *k = stream->kept, *next; k; k = next) {
         next = k->next;
-        if (k->memory) (void)tsi_cu.free(tsi_cuda_pointer(k->memory));
+        if (alive && k->memory) (void)tsi_cu.free(tsi_cuda_pointer(k->memory));
         tsi_free(k);
     }
     stream->kept = NULL;

@@ -51,7 +51,8 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!stream) return;
-    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) {
+    bool alive = !cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK;
+    if (alive) {
         (void)tsi_cu.stream_sync(stream->handle);
         for (int32_t i = 0; i < TSI_CUDA_CHUNKS; i++)
             if (stream->free[i]) (void)tsi_cu.event_destroy(stream->free[i]);
@@ -60,10 +61,10 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         if (stream->scratch) (void)tsi_cu.free(tsi_cuda_pointer(stream->scratch));
         if (stream->complaint) (void)tsi_cu.free(tsi_cuda_pointer(stream->complaint));
         tsi_cudnn_handle_drop(stream->cudnn);
-        tsi_cuda_tiles_drop(stream);
-        tsi_cuda_capture_drop(cuda, stream->capture);
-        (void)tsi_cu.stream_destroy(stream->handle);
     }
+    tsi_cuda_tiles_drop(stream, alive);
+    tsi_cuda_capture_drop(cuda, stream->capture);
+    if (alive) (void)tsi_cu.stream_destroy(stream->handle);
     pthread_mutex_destroy(&stream->lock);
     tsi_free(stream);
 }

@@ -167,6 +167,24 @@ static bool op_end_by_fault(tsi_nccl_op *op)
     return true;
 }
 
+/* The connections of a process that dies close before the engine below can see that it is gone, and
+ * there its death is told better: it has a moment for that. */
+static bool op_end_by_death(tsi_nccl_op *op)
+{
+    int64_t timeout = tsi_mul_most(op->shadow.timeout_ms, 1000000);
+    int64_t until = tsi_clock_ns() + tsi_min_i64(timeout / 2, DEATH_NS_MAX);
+    while (!op_end_by_fault(op)) {
+        if (tsi_clock_ns() > until) return false;
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    return true;
+}
+
+static bool op_end_by_peer(tsi_nccl_op *op, tsi_nccl_result result)
+{
+    return result == TSI_NCCL_REMOTE ? op_end_by_death(op) : op_end_by_fault(op);
+}
+
 static bool is_first(const tsi_nccl_op *op)
 {
     const tsi_nccl_op *before = op->rank->ops;
@@ -245,7 +263,7 @@ static bool join(tsi_nccl_op *op)
     if (op->lane->state != TSI_LANE_READY) {
         ts_status status = tsi_lane_join(op->lane, op->work, text, sizeof text);
         if (status != TS_OK) {
-            if (!op_end_by_fault(op)) op_fail(op, status, text);
+            if (!op_end_by_peer(op, tsi_lane_look(op->lane))) op_fail(op, status, text);
             return true;
         }
         if (op->lane->state != TSI_LANE_READY) return op_end_by_fault(op);
@@ -259,24 +277,11 @@ static bool join(tsi_nccl_op *op)
     return true;
 }
 
-/* The connections of a process that dies close before the engine below can see that it is gone, and
- * there its death is told better: it has a moment for that. */
-static bool op_end_by_death(tsi_nccl_op *op)
-{
-    int64_t timeout = tsi_mul_most(op->shadow.timeout_ms, 1000000);
-    int64_t until = tsi_clock_ns() + tsi_min_i64(timeout / 2, DEATH_NS_MAX);
-    while (!op_end_by_fault(op)) {
-        if (tsi_clock_ns() > until) return false;
-        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    }
-    return true;
-}
-
 static bool failed(tsi_nccl_op *op, tsi_nccl_result result)
 {
     char text[480];
     if (result == TSI_NCCL_SUCCESS || result == TSI_NCCL_IN_PROGRESS) return false;
-    if (result == TSI_NCCL_REMOTE ? op_end_by_death(op) : op_end_by_fault(op)) return true;
+    if (op_end_by_peer(op, result)) return true;
     tsi_lane_text(op->lane, result, text, sizeof text);
     op_fail(op, TS_ERR_PEER, text);
     return true;

@@ -6,7 +6,8 @@
 
 #include "backend/cuda/kernels/args.h"
 
-/* Greater is earlier; never 0. Calls count modulo 2^23, places up to 2^40. */
+/* Greater is earlier; never 0. Calls count modulo 2^23, places up to 2^40; those of a graph count
+ * as when it was recorded. */
 __device__ inline unsigned long long order_of(const tsi_cuda_asker &asker, int64_t place)
 {
     unsigned long long most = (1ull << 40) - 1;
