@@ -261,21 +261,26 @@ static ts_status move_bias(tsi_router *r, double rate)
     return status;
 }
 
+static ts_status move(tsi_router *r)
+{
+    double rate = r->model->router_options.bias_rate;
+    return rate != 0 && r->bias && r->counted.load ? move_bias(r, rate) : TS_OK;
+}
+
 ts_status tsi_model_routers_move(ts_model *m)
 {
-    double rate = m->router_options.bias_rate;
-    for (int64_t i = 0; i < m->router_count && rate != 0; i++) {
-        tsi_router *r = m->router[i];
-        if (r->bias && r->counted.load) TSI_TRY(move_bias(r, rate));
-    }
+    for (int64_t i = 0; i < m->router_count; i++)
+        TSI_TRY(move(m->router[i]));
     return TS_OK;
 }
 
 ts_status ts_model_router_step(ts_model *m)
 {
     TSI_TRY(enter(m, "model_router_step"));
-    TSI_TRY(tsi_model_routers_move(m));
-    tsi_model_routers_clear(m);
+    for (int64_t i = 0; i < m->router_count; i++) {
+        TSI_TRY(move(m->router[i]));
+        clear(m->router[i]); /* a step that failed here moves none twice */
+    }
     return TS_OK;
 }
 

@@ -463,6 +463,10 @@ static ts_status run(ts_pipeline *p, const int64_t *size, double *loss, bool tra
     TSI_TRY(tsi_rank_enter(p->rank));
     if (loss) TSI_TRY(refuse_kept(p, "the loss"));
     ts_status status = open_step(p, size, trains);
+    if (status == TS_OK && p->announces && !p->options.shape && tsi_keeps(p->rank))
+        status = TSI_FAIL(TS_ERR_STATE,
+                          "pipeline: stages tell each other shapes in the first step of these "
+                          "sizes; run one before a step is recorded");
     if (status == TS_OK && trains) status = tsi_pipeline_set_aside(p);
     if (status == TS_OK) status = run_list(p);
     if (status == TS_OK && trains) status = tsi_pipeline_share(p);

@@ -505,7 +505,8 @@ ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
     tsi_described of = { .together = fits_here(roles.ranks) };
-    if (is_for_host(config)) of.threads = tsi_parallel_default(roles.ranks);
+    bool processes = tsi_launcher_find().variable != NULL; /* a rank each */
+    if (is_for_host(config)) of.threads = tsi_parallel_default(processes ? 1 : roles.ranks);
     TSI_TRY(tsi_train_vocabulary(config, &of.vocab));
     int64_t places = roles.size[TS_ROLE_PIPELINE];
     if (places > 0) {

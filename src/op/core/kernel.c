@@ -126,7 +126,7 @@ static ts_status run_now(tsi_kernel_fn kernel, const tsi_kernel_io *io)
         int verdict = (int)kernel(io);
         if (verdict != TSI_KERNEL_DECLINED) return (ts_status)verdict;
     }
-    return io->op->reference(io);
+    return tsi_dry(io->rank) ? TS_OK : io->op->reference(io); /* references take no scratch */
 }
 
 /* ---- later: a copy of everything the call points to ------------------------------------------ */

@@ -303,7 +303,7 @@ ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
     const added_attributes *a = factors_of(io->op, io->attributes);
     if (!is_one(&a->alpha) || !is_one(&a->beta)) {
         TSI_TRY(contract(&problem, false));
-        blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
+        if (!tsi_dry(io->rank)) blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
         return TS_OK;
     }
     bool there = io->in_place && form->bias == 0; /* the bias is the result's own block */

@@ -352,6 +352,19 @@ static ts_status run_f32(const tsi_kernel_io *io, backward *w)
     return status;
 }
 
+/* Is a row so far from 0 that its weights need products rounded as they were (attention.h)? */
+static bool is_far(const backward *w)
+{
+    const tsi_attend *a = &w->a;
+    int64_t rows = tsi_dry(a->io->rank) ? 0 : a->batches * a->heads * a->queries;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t t = i % a->queries, h = i / a->queries % a->heads, b = i / a->queries / a->heads;
+        double lse = tsi_load_real((ts_dtype)w->lse->dtype, tsi_attend_lse(w->lse, b, h, t));
+        if (isfinite(lse) && fabs(lse) >= (double)TSI_ATTEND_FAR) return true;
+    }
+    return false;
+}
+
 ts_status tsi_cpu_attention_backward(const tsi_kernel_io *io)
 {
     backward w = { .lse = &io->in[4].block };
@@ -360,8 +373,10 @@ ts_status tsi_cpu_attention_backward(const tsi_kernel_io *io)
     const tsi_attend *a = &w.a;
     if (a->batches * a->heads * a->queries * a->groups * a->keys == 0)
         status = all_zeros(io);
+    else if (tsi_attend_is_bf16(io, a) && !is_far(&w))
+        status = tsi_attend_backward_bf16(io, &w.a);
     else
-        status = tsi_attend_is_bf16(io, a) ? tsi_attend_backward_bf16(io, &w.a) : run_f32(io, &w);
+        status = run_f32(io, &w);
     tsi_attend_done(&w.a);
     return status;
 }
