@@ -261,3 +261,85 @@ TS_TEST_RANKS(numbers_of_all_stages_are_refused, 1)
     }
     unmake(&r);
 }
+
+/* ---- stages that tell each other what they send ---------------------------------------------- */
+
+typedef struct layer {
+    ts_pipeline *pipeline;
+    ts_mesh *self;
+    ts_tensor *weight;
+} layer;
+
+static void layer_forward(void *state, const ts_module_io *io)
+{
+    const layer *l = state;
+    io->output[0] = ts_tanh(ts_matmul(io->input[0], l->weight));
+}
+
+static ts_tensor *layer_input(void *context, ts_rank *me, int64_t micro, int32_t index)
+{
+    (void)me, (void)micro, (void)index;
+    return ts_ones(((const layer *)context)->self, TS_DTYPE_F32, TS_SHAPE(2, 4), NULL);
+}
+
+static ts_tensor *layer_loss(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
+                             int32_t count)
+{
+    (void)context, (void)me, (void)micro, (void)count;
+    return ts_sum(output[0], NULL, 0, 0);
+}
+
+static ts_status layer_step(void *context)
+{
+    return ts_pipeline_step(((const layer *)context)->pipeline, NULL, NULL);
+}
+
+static void make_layers(test *t, layer *l, ts_module *module)
+{
+    const ts_stage_input input[] = { { -1, 0 }, { 0, 0 } };
+    ts_stage stages[2] = { 0 };
+    for (int64_t g = 0; g < 2; g++)
+        stages[g] = (ts_stage){ .module = g == t->index ? &module : NULL,
+                                .module_count = 1,
+                                .input = &input[g],
+                                .input_count = 1,
+                                .output_count = 1 };
+    ts_schedule_options size = { .struct_size = sizeof size, .ranks = 2, .micro_batches = 2 };
+    ts_schedule *schedule = NULL;
+    TEST_OK(t, ts_schedule_generate("1F1B", &size, &schedule));
+    ts_pipeline_options options = TS_INIT(ts_pipeline_options);
+    options.input = layer_input;
+    options.loss = layer_loss;
+    options.context = l;
+    l->pipeline =
+        ts_pipeline_create(ts_mesh_create(t->me, "pp=*"),
+                           &(ts_stages){ .stage = stages, .count = 2 }, schedule, &options);
+    TEST_CHECK(t, l->pipeline != NULL);
+    ts_schedule_destroy(schedule);
+}
+
+/* On both ranks at once, without waiting for each other; the pipeline goes on. */
+TS_TEST_RANKS(first_steps_that_tell_shapes_are_refused, 2)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof desc,
+                                         .type = "layer",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = layer_forward };
+    layer l = { .self = ts_mesh_self(t->me) };
+    ts_module *module = ts_module_create(l.self, &desc, &l);
+    l.weight = ts_module_param(module, "w", TS_SHAPE(4, 4), NULL);
+    TEST_OK(t, ts_module_materialize(module));
+    make_layers(t, &l, module);
+    TEST_CHECK(t, ts_step_record(t->me, layer_step, &l) == NULL);
+    TEST_STATUS(t, ts_rank_status(t->me), TS_ERR_STATE);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "run one before a step is recorded");
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_OK(t, layer_step(&l));
+    ts_step *recorded = ts_step_record(t->me, layer_step, &l);
+    TEST_SAY(t, recorded, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    if (recorded) TEST_OK(t, ts_step_replay(recorded));
+    ts_step_destroy(recorded);
+    ts_pipeline_destroy(l.pipeline);
+    ts_module_destroy(module);
+}
