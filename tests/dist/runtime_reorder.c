@@ -489,31 +489,43 @@ static void fill_own(test *t, own_collectives *o)
     }
 }
 
+typedef struct recorded { /* a step whose program has its operations in buckets */
+    ts_step *step;
+    ts_program *program;
+    int64_t joined;
+} recorded;
+
+static recorded record_in_buckets(test *t, ts_step_fn fn, void *context)
+{
+    recorded b = { .step = ts_step_record(t->me, fn, context) };
+    TEST_SAY(t, b.step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    int64_t moves = 0;
+    ts_step_order is = TS_INIT(ts_step_order);
+    TEST_OK(t, ts_step_program(b.step, &b.program));
+    TEST_OK(t, tsi_pass_bucket(b.program->step, 1 << 20, &moves));
+    TEST_OK(t, ts_step_reorder(b.step, b.program, 0, &is));
+    b.joined = is.joined;
+    return b;
+}
+
 static void check_own(test *t, own_collectives usual)
 {
     usual.world = ts_group_world(t->me);
     fill_own(t, &usual);
     own_collectives again = usual;
-    ts_step *step = ts_step_record(t->me, own_step, &again);
-    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
-    ts_program *program = NULL;
-    int64_t moves = 0;
-    ts_step_order is = TS_INIT(ts_step_order);
-    TEST_OK(t, ts_step_program(step, &program));
-    TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
-    TEST_OK(t, ts_step_reorder(step, program, 0, &is));
-    TEST_SAY(t, is.joined == OWN, "%lld of %d went as one", (long long)is.joined, (int)OWN);
+    recorded b = record_in_buckets(t, own_step, &again);
+    TEST_SAY(t, b.joined == OWN, "%lld of %d went as one", (long long)b.joined, (int)OWN);
     for (int round = 0; round < 3; round++) {
         fill_own(t, &usual);
         memcpy(again.whole, usual.whole, sizeof again.whole);
         memcpy(again.share, usual.share, sizeof again.share);
         TEST_OK(t, own_step(&usual));
-        TEST_OK(t, ts_step_replay(step));
+        TEST_OK(t, ts_step_replay(b.step));
         TEST_CHECK(t, memcmp(again.whole, usual.whole, sizeof again.whole) == 0);
         TEST_CHECK(t, memcmp(again.share, usual.share, sizeof again.share) == 0);
     }
-    ts_program_destroy(program);
-    ts_step_destroy(step);
+    ts_program_destroy(b.program);
+    ts_step_destroy(b.step);
 }
 
 TS_TEST_RANKS(collectives_of_the_caller_go_as_one, 2, 3)
@@ -557,22 +569,15 @@ TS_TEST_RANKS(what_one_reads_of_another_keeps_them_apart, 2, 3)
     own_collectives usual = { .world = ts_group_world(t->me), .gathers = true };
     fill_own(t, &usual);
     own_collectives again = usual;
-    ts_step *step = ts_step_record(t->me, chain_step, &again);
-    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
-    ts_program *program = NULL;
-    int64_t moves = 0;
-    ts_step_order is = TS_INIT(ts_step_order);
-    TEST_OK(t, ts_step_program(step, &program));
-    TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
-    TEST_OK(t, ts_step_reorder(step, program, 0, &is));
-    TEST_CHECK(t, is.joined == 0);
+    recorded b = record_in_buckets(t, chain_step, &again);
+    TEST_CHECK(t, b.joined == 0);
     fill_own(t, &usual);
     memcpy(again.share, usual.share, sizeof again.share);
     TEST_OK(t, chain_step(&usual));
-    TEST_OK(t, ts_step_replay(step));
+    TEST_OK(t, ts_step_replay(b.step));
     TEST_CHECK(t, memcmp(again.whole, usual.whole, sizeof again.whole) == 0);
-    ts_program_destroy(program);
-    ts_step_destroy(step);
+    ts_program_destroy(b.program);
+    ts_step_destroy(b.step);
 }
 
 /* ---- results that nobody has any more -------------------------------------------------------- */
