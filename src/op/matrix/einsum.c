@@ -263,11 +263,8 @@ static ts_status make_between(const char *kept, const char *left, const tsi_bloc
         if (y && (!x || extent == 1)) extent = b->extent[y - right];
         out->extent[d] = extent;
     }
-    int64_t stride = 1;
-    for (int32_t d = out->ndim - 1; d >= 0; stride *= out->extent[d--])
-        out->stride[d] = stride;
-    size_t bytes = ((size_t)stride + 1) * ts_dtype_size(dtype);
-    out->data = tsi_alloc(bytes);
+    size_t bytes = ((size_t)tsi_block_count(out) + 1) * ts_dtype_size(dtype);
+    *out = tsi_block_dense_like(out, tsi_alloc(bytes));
     return out->data ? TS_OK : tsi_fail_memory("a product of two inputs", bytes);
 }
 
