@@ -77,7 +77,12 @@ static ts_tensor *input_of(ts_mesh *mesh, const ts_meta *meta, const char *place
     if (!t || ts_tensor_wait(t) != TS_OK) return NULL;
     tsi_arena arena = { 0 };
     tsi_region region;
+    ts_array view;
     tsi_block block = tsi_array_block(t->array);
+    bool here = t->array->storage->device->host_readable;
+    if (!here &&
+        (test_view(t, &view) != TS_OK || tsi_block_of_array(&view, "input", &block) != TS_OK))
+        return NULL;
     int64_t holder = 0, holders = 1;
     for (int32_t k = 0; k < mesh->desc->ndim; k++) {
         if (!tsi_placement_partial(&t->layout->sharding->place[k])) continue;
@@ -96,7 +101,7 @@ static ts_tensor *input_of(ts_mesh *mesh, const ts_meta *meta, const char *place
         }
     }
     tsi_arena_release(&arena);
-    return t;
+    return here || test_written(t, &view) == TS_OK ? t : NULL;
 }
 
 /* ---- one call -------------------------------------------------------------------------------- */
@@ -198,11 +203,17 @@ static double complex *complex_numbers(ts_tensor *t, int64_t *count)
     if (!full || ts_tensor_wait(full) != TS_OK) return NULL;
     tsi_block block = tsi_array_block(full->array);
     *count = tsi_block_count(&block);
+    int64_t stride = 1;
+    for (int32_t d = block.ndim - 1; d >= 0; stride *= block.extent[d--])
+        block.stride[d] = stride;
+    char *data = tsi_alloc_array((size_t)*count + 1, ts_dtype_size((ts_dtype)block.dtype));
     double complex *out = tsi_alloc_array((size_t)*count + 1, sizeof *out);
-    tsi_loop loop = tsi_loop_over(&block);
-    int64_t i = 0;
-    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
-        out[i++] = tsi_load_complex((ts_dtype)block.dtype, tsi_block_at(&block, loop.at[0]));
+    block.data = data;
+    if (tsi_array_read(full->rank, full->array, &block) != TS_OK) return NULL;
+    for (int64_t i = 0; i < *count; i++)
+        out[i] = tsi_load_complex((ts_dtype)block.dtype,
+                                  data + i * (int64_t)ts_dtype_size((ts_dtype)block.dtype));
+    tsi_free(data);
     return out;
 }
 
