@@ -42,6 +42,7 @@ typedef struct bench_step_options {
     const char *mesh; /* units of fsdp on it, ranks as threads; NULL: one rank */
     bool hot;         /* also the operators that take longest */
     bool replay;      /* the step is recorded behind the warm-up and run again */
+    bool rate_only;   /* no second run that tells times by kind */
 } bench_step_options;
 int bench_step(const bench_step_options *options, bool json);
 

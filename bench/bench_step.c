@@ -371,15 +371,16 @@ static int run_both(step_bench *b, bool json)
     bench_lines *lines = calloc(1, sizeof *lines);
     step_bench *kinds = malloc(sizeof *kinds);
     int code = lines && kinds ? launch(b) : cli_fail("bench train", "out of memory");
+    bool by_kind = !b->options.rate_only;
     if (code == 0) {
         add_run(lines, b);
         *kinds = *b;
         kinds->by_kind = true;
         kinds->seconds = 0;
-        code = launch(kinds);
+        if (by_kind) code = launch(kinds);
     }
-    if (code == 0) add_kinds(lines, kinds);
-    if (code == 0 && b->options.hot) add_hot(lines, kinds);
+    if (code == 0 && by_kind) add_kinds(lines, kinds);
+    if (code == 0 && by_kind && b->options.hot) add_hot(lines, kinds);
     if (code == 0) code = bench_lines_print(lines, json);
     free(kinds);
     free(lines);

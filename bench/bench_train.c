@@ -356,6 +356,7 @@ static int parse(asked *a, int argc, char **argv)
         CLI_TEXT("device", &a->step.device, "NAME", "with --model: cpu, queue, cuda"),
         CLI_TEXT("moments", &a->step.moments, "NAME", "with --model: of AdamW, f32 or bf16"),
         CLI_FLAG("replay", &a->step.replay, "with --model: record a step, measure it run again"),
+        CLI_FLAG("rate-only", &a->step.rate_only, "with --model: no times by kind"),
         CLI_INT("warmup", &a->warmup, 1, 1000,
                 "steps not counted: default 5 with --model, 3 with --mesh"),
         CLI_TEXT("only", &self->only, "NAME",
@@ -387,9 +388,11 @@ static int parse(asked *a, int argc, char **argv)
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench train", "takes no arguments");
-    bool of_model = a->step.device != NULL || a->step.moments != NULL || a->step.replay;
+    bool of_model =
+        a->step.device != NULL || a->step.moments != NULL || a->step.replay || a->step.rate_only;
     if (a->step.model == NULL && of_model)
-        return cli_fail_usage("bench train", "--device, --moments and --replay go with --model");
+        return cli_fail_usage("bench train",
+                              "--device, --moments, --replay and --rate-only go with --model");
     if (a->hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
     if (!is_run(self->only))
         return cli_fail_usage("bench train",

@@ -125,13 +125,18 @@ typedef struct mlp {
     bool is_last; /* of its block: else its result is added to others that are sums too */
 } mlp;
 
+static ts_tensor *mlp_inner(const mlp *f, ts_tensor *x)
+{
+    ts_tensor *wide[2] = { NULL };
+    tsi_part_linear_list(f->part.model, x, &f->gate_up, wide);
+    return tsi_model_gate(f->part.model, wide[0], wide[1]);
+}
+
 static void mlp_forward(void *state, const ts_module_io *io)
 {
     const mlp *f = state;
     const ts_model *m = f->part.model;
-    ts_tensor *wide[2] = { NULL };
-    tsi_part_linear_list(m, io->input[0], &f->gate_up, wide);
-    ts_tensor *x = tsi_model_gate(m, wide[0], wide[1]);
+    ts_tensor *x = mlp_inner(f, io->input[0]);
     io->output[0] = f->is_last ? tsi_part_linear_out(m, x, f->down, f->down_b)
                                : tsi_part_linear(m, x, f->down, f->down_b);
 }
@@ -163,6 +168,7 @@ typedef struct block {
     tsi_part part;
     ts_module *norm_a, *attention, *norm_m, *mlp;
     bool attention_gathers, mlp_gathers; /* its first products are one call, without biases */
+    bool mlp_adds;                       /* dense, without biases */
 } block;
 
 /* Rows before the first products of a part. Where these are one call that gathers for itself, they
@@ -170,6 +176,20 @@ typedef struct block {
 static ts_tensor *gathered(const ts_model *m, ts_tensor *x, bool gathers)
 {
     return m->saves_cut && gathers ? x : tsi_model_whole(m, x);
+}
+
+/* x + the feed-forward of h. Its last product adds x itself where its weight is whole, so that its
+ * result is no term of a sum over ranks, and it is called as it is: not with hooks, nor to run
+ * again. */
+static ts_tensor *with_mlp(const block *l, ts_tensor *x, ts_tensor *h)
+{
+    const ts_model *m = l->part.model;
+    const mlp *f = l->mlp ? l->mlp->state : NULL;
+    if (!l->mlp_adds || !f || l->mlp->hooks || l->mlp->runs_again || !tsi_part_is_whole(f->down))
+        return ts_add(x, tsi_model_residual(m, TS_CALL(l->mlp, h)));
+    ts_scope scope = ts_scope_open(l->mlp->rank, l->mlp->name.text);
+    ts_tensor *y = ts_linear(mlp_inner(f, h), tsi_model_cast(m, f->down), x);
+    return tsi_model_residual(m, ts_scope_leave(scope, y));
 }
 
 static void block_forward(void *state, const ts_module_io *io)
@@ -180,7 +200,7 @@ static void block_forward(void *state, const ts_module_io *io)
     ts_tensor *h = gathered(m, TS_CALL(l->norm_a, x), l->attention_gathers);
     ts_tensor *a = tsi_model_residual(m, TS_CALL(l->attention, h));
     h = gathered(m, tsi_part_norm_of_sum(l->norm_m, x, a, &x), l->mlp_gathers);
-    io->output[0] = ts_add(x, tsi_model_residual(m, TS_CALL(l->mlp, h)));
+    io->output[0] = with_mlp(l, x, h);
 }
 
 static const ts_module_desc block_desc = TSI_PART_DESC("llama.block", block_forward);
@@ -197,7 +217,7 @@ static ts_module *block_add(const tsi_builder *b, int64_t index)
     l->attention =
         c->kv_rank > 0 ? tsi_part_latent(b, m, "self_attn", index) : attention_add(b, m, index);
     l->attention_gathers = c->kv_rank == 0 && !c->attention_bias;
-    l->mlp_gathers = !tsi_model_has_experts(c, index) && !c->mlp_bias;
+    l->mlp_gathers = l->mlp_adds = !tsi_model_has_experts(c, index) && !c->mlp_bias;
     l->norm_m = tsi_part_norm(b, m, "post_attention_layernorm", false);
     l->mlp = tsi_model_has_experts(c, index) ? tsi_part_experts(b, m, "mlp", index)
                                              : tsi_part_mlp(b, m, "mlp", c->intermediate);

@@ -58,6 +58,15 @@ tsi_embedding *tsi_part_embedding(const tsi_builder *b, ts_module *above, const 
 
 /* ---- products ------------------------------------------------------------------------------- */
 
+bool tsi_part_is_whole(const ts_tensor *parameter)
+{
+    const ts_sharding *s = parameter->layout ? parameter->layout->sharding : NULL;
+    bool whole = s != NULL; /* NULL: it has no storage yet */
+    for (int32_t k = 0; whole && k < s->ndim; k++)
+        whole = (s->place[k].kind == TS_PLACE_REPLICATE || s->mesh->size[k] == 1);
+    return whole;
+}
+
 ts_tensor *tsi_part_linear(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts_tensor *bias)
 {
     return ts_linear(x, tsi_model_cast(m, weight), bias ? tsi_model_cast(m, bias) : NULL);

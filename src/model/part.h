@@ -49,6 +49,8 @@ tsi_embedding *tsi_part_embedding(const tsi_builder *b, ts_module *above, const 
 ts_tensor *tsi_embedding_rows(const tsi_embedding *e, ts_tensor *ids);
 extern const ts_module_desc tsi_embedding_desc;
 
+/* Whether every rank has all of a parameter. */
+bool tsi_part_is_whole(const ts_tensor *parameter);
 /* A product with a parameter, in the dtype of products; without a bias: NULL. */
 ts_tensor *tsi_part_linear(const ts_model *model, ts_tensor *x, ts_tensor *weight, ts_tensor *bias);
 /* The last product of a block's part, whose result goes to the residual: with "sp" it is summed and

@@ -24,6 +24,7 @@ typedef struct contraction {
     int32_t dtype; /* of the factors as they are multiplied */
     bool fits;
     const void *bias; /* added to the columns by the product; NULL: none */
+    const void *onto; /* what a sum begins with, lying as C does; NULL: what C holds */
     double alpha, beta;
 } contraction;
 
@@ -124,7 +125,8 @@ static tsi_cuda_product product_of(const contraction *x, bool accumulate)
                                .accumulate = accumulate,
                                .alpha = x->alpha,
                                .beta = x->beta,
-                               .bias = x->bias };
+                               .bias = x->bias,
+                               .onto = x->onto };
 }
 
 /* The last batch letter goes into the library, the others are a loop. */
@@ -153,6 +155,7 @@ static ts_status run_batches(tsi_stream *stream, const contraction *x, tsi_cuda_
         q.a = (const char *)p.a + at[A] * size;
         q.b = (const char *)p.b + at[B] * size;
         q.c = (char *)p.c + at[C] * c_size;
+        if (p.onto) q.onto = (const char *)p.onto + at[C] * c_size;
         status = tsi_cuda_product_run(stream, &q);
     }
     return status;
@@ -235,6 +238,20 @@ static ts_status copy_bias(const tsi_kernel_io *io, const tsi_block *bias)
     return tsi_cuda_copy(io->device, out, &wide, io->queue);
 }
 
+/* What the product is added to: read where it lies if it lies as the result does, else copied
+ * there first. */
+static ts_status lay_under(const tsi_kernel_io *io, const tsi_block *bias, contraction *x)
+{
+    const tsi_block *out = &io->out[0].block;
+    bool alike = bias->dtype == out->dtype && bias->ndim == out->ndim;
+    for (int32_t d = 0; alike && d < out->ndim; d++)
+        alike = bias->extent[d] == out->extent[d] &&
+                (out->extent[d] == 1 || bias->stride[d] == out->stride[d]);
+    if (!alike) return copy_bias(io, bias);
+    x->onto = bias->data;
+    return TS_OK;
+}
+
 ts_status tsi_cuda_linear(const tsi_kernel_io *io)
 {
     contraction x;
@@ -253,7 +270,7 @@ ts_status tsi_cuda_linear(const tsi_kernel_io *io)
         ts_status status = contract(io, &y, false);
         if ((int)status != TSI_KERNEL_DECLINED) return status;
     }
-    TSI_TRY(copy_bias(io, &io->in[2].block));
+    TSI_TRY(lay_under(io, &io->in[2].block, &x));
     return contract(io, &x, true);
 }
 
@@ -292,7 +309,7 @@ ts_status tsi_cuda_addmm(const tsi_kernel_io *io)
     x.beta = number[1].real;
     if (!is_real(x.block[C].dtype) || !matrices_of(&x)) return (ts_status)TSI_KERNEL_DECLINED;
     if (x.beta == 0) return contract(io, &x, false);
-    TSI_TRY(copy_bias(io, &io->in[0].block));
+    TSI_TRY(lay_under(io, &io->in[0].block, &x));
     return contract(io, &x, true);
 }
 
@@ -347,7 +364,7 @@ ts_status tsi_cuda_einsum_add(const tsi_kernel_io *io)
     contraction x;
     begin(&x, &io->in[1].block, &io->in[2].block, &io->out[0].block);
     if (!letters_of(io->attributes, &x)) return (ts_status)TSI_KERNEL_DECLINED;
-    if (!io->in_place) TSI_TRY(copy_bias(io, &io->in[0].block));
+    if (!io->in_place) TSI_TRY(lay_under(io, &io->in[0].block, &x));
     return contract(io, &x, true);
 }
 

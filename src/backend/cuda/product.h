@@ -5,7 +5,7 @@
 
 #include "backend/cuda/cuda.h"
 
-/* c[i, j] = alpha sum over l of a[i, l] b[l, j] (+ beta c[i, j]); strides in elements. */
+/* c[i, j] = alpha sum over l of a[i, l] b[l, j] (+ beta onto[i, j]); strides in elements. */
 typedef struct tsi_cuda_product {
     const void *a, *b;
     void *c;
@@ -14,9 +14,10 @@ typedef struct tsi_cuda_product {
     int64_t batch, a_step, b_step, c_step;
     int32_t dtype;                /* of a and b */
     int32_t c_dtype;              /* the same, or f32 of bf16 and f16: sums are not rounded */
-    int32_t accumulate, reserved; /* 0: what c holds does not count */
+    int32_t accumulate, reserved; /* 0: nothing is added */
     double alpha, beta;
     const void *bias; /* one number a column j, of c's dtype, added to it; NULL: none */
+    const void *onto; /* lies as c does; NULL: what c holds */
 } tsi_cuda_product;
 
 /* Whether the strides are those of matrices: one of each pair is 1, and c is written once. */
