@@ -434,6 +434,80 @@ TS_TEST(graphs)
     gpu->stream_destroy(gpu, stream);
 }
 
+/* ---- kernels that begin before the one ahead has ended --------------------------------------- */
+
+enum { TURNS = 200, SEEN = 8 };
+
+/* Fills x again and again; between two fills a small kernel keeps what it sees at places spread
+ * over x. One that did not wait would see the fill before, or the one behind it. */
+static void in_turns(test *t, const tsi_device *gpu, tsi_stream *stream, const tsi_block *x,
+                     float *seen)
+{
+    int64_t apart = x->extent[0] / SEEN;
+    tsi_block from = *x, to = *x;
+    from.data = (float *)x->data + apart - 1;
+    from.extent[0] = to.extent[0] = SEEN;
+    from.stride[0] = apart;
+    for (int i = 0; i < TURNS; i++) {
+        float value = (float)i;
+        to.data = seen + (size_t)i * SEEN;
+        TEST_OK(t, gpu->fill(gpu, x, &value, stream));
+        TEST_OK(t, gpu->copy(gpu, &to, &from, stream));
+    }
+}
+
+static void check_turns(test *t, const tsi_device *gpu, tsi_stream *stream, const void *seen,
+                        const char *how, int64_t count)
+{
+    float got[TURNS * SEEN];
+    TEST_OK(t, gpu->copy_out(gpu, got, seen, sizeof got, stream));
+    TEST_OK(t, gpu->stream_sync(gpu, stream));
+    int at = 0;
+    while (at < TURNS * SEEN && got[at] == (float)(at / SEEN))
+        at++;
+    TEST_SAY(t, at == TURNS * SEEN, "%s, %lld elements: turn %d saw %g", how, (long long)count,
+             at / SEEN, (double)got[at % (TURNS * SEEN)]);
+}
+
+static void check_order(test *t, const tsi_device *gpu, tsi_stream *stream, int64_t count)
+{
+    float none = -1;
+    void *memory = NULL, *seen = NULL;
+    TEST_OK(t, gpu->buffer_alloc(gpu, (size_t)count * 4, &memory));
+    TEST_OK(t, gpu->buffer_alloc(gpu, TURNS * SEEN * 4, &seen));
+    tsi_block x = {
+        .data = memory, .dtype = TS_DTYPE_F32, .ndim = 1, .extent = { count }, .stride = { 1 }
+    };
+    tsi_block all = x;
+    all.data = seen;
+    all.extent[0] = TURNS * SEEN;
+    in_turns(t, gpu, stream, &x, seen);
+    check_turns(t, gpu, stream, seen, "as it comes", count);
+    tsi_device_graph *graph = NULL;
+    TEST_OK(t, gpu->capture_begin(gpu, stream));
+    in_turns(t, gpu, stream, &x, seen);
+    TEST_OK(t, gpu->capture_end(gpu, stream, &graph));
+    for (int i = 0; i < 3; i++) {
+        TEST_OK(t, gpu->fill(gpu, &all, &none, stream));
+        TEST_OK(t, gpu->graph_launch(gpu, graph, stream));
+        check_turns(t, gpu, stream, seen, "a graph", count);
+    }
+    gpu->graph_destroy(gpu, graph);
+    gpu->buffer_free(gpu, memory, (size_t)count * 4);
+    gpu->buffer_free(gpu, seen, TURNS * SEEN * 4);
+}
+
+TS_TEST(kernels_keep_their_order)
+{
+    static const int64_t counts[] = { 64, 1 << 12, 1 << 17, 1 << 20, 1 << 24 };
+    tsi_stream *stream = NULL;
+    const tsi_device *gpu = gpu_open(t, &stream);
+    if (!gpu) return;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        check_order(t, gpu, stream, counts[i]);
+    gpu->stream_destroy(gpu, stream);
+}
+
 TS_TEST(more_than_31_bits)
 {
     const int64_t count = ((int64_t)1 << 31) + 77, bytes = 2 * count;

@@ -46,6 +46,10 @@ printf '%s\n    host->free(x); /* free(x) */\n' "$head" | tree src/base/x.c
 succeeds "a member called free" "$check" "$work/tree"
 printf '%s\n    exit(1);\n' "$head" | tree src/base/x.c
 refuses "a library that exits" "does not end the process" "$check" "$work/tree"
+printf '%s\nextern "C" __global__ void x(int a)\n' "$head" | tree src/backend/cuda/kernels/x.cu
+refuses "a kernel that may forget to wait" "declared by TSI_KERNEL" "$check" "$work/tree"
+printf '%s\nTSI_KERNEL(x, args) /* __global__ */\n' "$head" | tree src/backend/cuda/kernels/x.cu
+succeeds "a kernel that waits" "$check" "$work/tree"
 printf 'see /wo%s/main\n' rk | tree docs/x.md
 refuses "a path of one machine" "docs/x.md" "$root/scripts/check-words" "$work/tree"
 finish

@@ -107,7 +107,7 @@ static ts_status give_back(tsi_stream *stream, kept *k)
     k->serial = 0;
     if (memory)
         TSI_CUDA_TRY(stream->cuda, "block lists",
-                     tsi_cu.free_async(tsi_cuda_pointer(memory), stream->handle));
+                     tsi_cu.free_async(tsi_cuda_pointer(memory), tsi_cuda_apart(stream)));
     return TS_OK;
 }
 
@@ -153,10 +153,10 @@ static ts_status make_room(tsi_stream *stream, kept *k, size_t bytes)
     } else {
         TSI_TRY(give_back(stream, k));
         TSI_TRY(trim(stream, want < KEPT_BYTES ? KEPT_BYTES - want : 0));
-        result = tsi_cu.alloc_async(&memory, want, stream->handle);
+        result = tsi_cu.alloc_async(&memory, want, tsi_cuda_apart(stream));
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
             TSI_TRY(trim(stream, 0));
-            result = tsi_cu.alloc_async(&memory, want, stream->handle);
+            result = tsi_cu.alloc_async(&memory, want, tsi_cuda_apart(stream));
         }
     }
     TSI_CUDA_TRY(stream->cuda, "block lists", result);

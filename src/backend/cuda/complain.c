@@ -16,7 +16,7 @@ ts_status tsi_cuda_record_make(tsi_stream *stream)
     TSI_CUDA_TRY(stream->cuda, "a record", tsi_cu.alloc(&memory, sizeof(tsi_cuda_complaint)));
     stream->complaint = (tsi_cuda_complaint *)(uintptr_t)memory;
     TSI_CUDA_TRY(stream->cuda, "a record",
-                 tsi_cu.set_bytes(memory, 0, sizeof(tsi_cuda_complaint), stream->handle));
+                 tsi_cu.set_bytes(memory, 0, sizeof(tsi_cuda_complaint), tsi_cuda_apart(stream)));
     return TS_OK;
 }
 
@@ -63,10 +63,10 @@ ts_status tsi_cuda_complaint_tell(tsi_stream *stream)
     stream->asking = false;
     CUdeviceptr record = tsi_cuda_pointer(stream->complaint);
     TSI_CUDA_TRY(stream->cuda, "a record",
-                 tsi_cu.copy_out(&seen, record, sizeof seen, stream->handle));
+                 tsi_cu.copy_out(&seen, record, sizeof seen, tsi_cuda_apart(stream)));
     TSI_CUDA_TRY(stream->cuda, "a wait", tsi_cu.stream_sync(stream->handle));
     if (seen.order == 0) return TS_OK;
     TSI_CUDA_TRY(stream->cuda, "a record",
-                 tsi_cu.set_bytes(record, 0, sizeof seen, stream->handle));
+                 tsi_cu.set_bytes(record, 0, sizeof seen, tsi_cuda_apart(stream)));
     return tell(stream, &seen);
 }

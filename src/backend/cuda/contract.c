@@ -86,7 +86,7 @@ static ts_status make_dense(tsi_stream *stream, contraction *x, int operand)
     memcpy(to.extent, from.extent, sizeof to.extent);
     size_t bytes = (size_t)count * ts_dtype_size((ts_dtype)to.dtype);
     TSI_CUDA_TRY(stream->cuda, "a dense factor",
-                 tsi_cu.alloc_async(&x->scratch[operand], bytes, stream->handle));
+                 tsi_cu.alloc_async(&x->scratch[operand], bytes, tsi_cuda_apart(stream)));
     to.data = (void *)(uintptr_t)x->scratch[operand];
     x->block[operand].data = to.data;
     x->block[operand].dtype = to.dtype;
@@ -200,7 +200,7 @@ static ts_status contract(const tsi_kernel_io *io, contraction *x, bool accumula
     if (status == TS_OK && x->kind[K].count > 1) status = (ts_status)TSI_KERNEL_DECLINED;
     if (status == TS_OK) status = run_batches(stream, x, product_of(x, accumulate));
     for (int k = A; k <= B; k++)
-        if (x->scratch[k]) (void)tsi_cu.free_async(x->scratch[k], stream->handle);
+        if (x->scratch[k]) (void)tsi_cu.free_async(x->scratch[k], tsi_cuda_apart(stream));
     return status;
 }
 

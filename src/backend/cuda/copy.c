@@ -206,9 +206,9 @@ static ts_status copy_same(tsi_stream *stream, loops *l)
 {
     if (is_one_row(l)) {
         size_t bytes = (size_t)(count_of(l) * l->to_size);
-        TSI_CUDA_TRY(
-            stream->cuda, "a copy",
-            tsi_cu.copy(tsi_cuda_pointer(l->to), tsi_cuda_pointer(l->from), bytes, stream->handle));
+        TSI_CUDA_TRY(stream->cuda, "a copy",
+                     tsi_cu.copy(tsi_cuda_pointer(l->to), tsi_cuda_pointer(l->from), bytes,
+                                 tsi_cuda_apart(stream)));
         return TS_OK;
     }
     int32_t crossing = crossing_dim(l);

@@ -65,6 +65,7 @@ struct tsi_stream {
     tsi_cuda_complaint *complaint; /* on the device (complain.h) */
     uint64_t asked;                /* calls that may complain */
     bool asking;                   /* one was launched since the last wait */
+    bool apart;                    /* what it did last is no kernel (tsi_cuda_apart) */
     tsi_cuda_call call[TSI_CUDA_CALLS];
     tsi_cuda_capture *capture; /* NULL: work runs as it comes */
 };
@@ -74,6 +75,7 @@ struct tsi_cuda {
     char name[16];
     CUdevice handle;
     int32_t units; /* multiprocessors */
+    bool early;    /* kernels may begin before the one ahead has ended (kernels/kernel.cuh) */
     pthread_mutex_t lock;
     bool open;
     CUcontext context;
@@ -92,6 +94,14 @@ static inline tsi_cuda *tsi_cuda_of(const tsi_device *device)
 static inline CUdeviceptr tsi_cuda_pointer(const void *memory)
 {
     return (CUdeviceptr)(uintptr_t)memory;
+}
+
+/* The handle for what is neither a kernel nor a library's call: the next kernel begins behind it.
+ */
+static inline CUstream tsi_cuda_apart(tsi_stream *stream)
+{
+    stream->apart = true;
+    return stream->handle;
 }
 
 /* ---- device.c */

@@ -302,6 +302,17 @@ static bool reach(const tsi_device *device, const tsi_device *other)
            can;
 }
 
+/* A GPU of 9.0 and up whose driver keeps it in graphs (12.3); TESSERA_CUDA_EARLY=off: never. */
+static bool is_early(const tsi_cuda *cuda)
+{
+    enum { HOPPER = 9, DRIVER = 12030 };
+    const char *text = getenv("TESSERA_CUDA_EARLY");
+    int driver = 0;
+    if (text && strcmp(text, "off") == 0) return false;
+    return tsi_cu.version(&driver) == CUDA_SUCCESS && driver >= DRIVER &&
+           attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= HOPPER;
+}
+
 static void device_make(tsi_cuda *cuda, int32_t ordinal)
 {
     *cuda = (tsi_cuda){ .device = { .struct_size = sizeof(tsi_device),
@@ -339,6 +350,7 @@ ts_status tsi_cuda_devices(const tsi_device *const **out, int32_t *count)
         device_make(cuda, i);
         if (tsi_cu.device_get(&cuda->handle, i) != CUDA_SUCCESS) break;
         cuda->units = (int32_t)attribute(cuda, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        cuda->early = is_early(cuda);
         found.device[found.count++] = &cuda->device;
     }
     *out = found.device;

@@ -57,16 +57,15 @@ static const char *find_functions(void *library)
 /* ---- a GPU that falls off, for tests --------------------------------------------------------- */
 
 static struct {
-    PFN_cuLaunchKernel_v4000 launch; /* the driver's */
-    _Atomic int64_t left;            /* launches until it does */
+    PFN_cuLaunchKernelEx_v11060 launch; /* the driver's */
+    _Atomic int64_t left;               /* launches until it does */
 } falling;
 
-static CUresult CUDAAPI launch_or_fall(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
-                                       unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                       CUstream stream, void **parameters, void **extra)
+static CUresult CUDAAPI launch_or_fall(const CUlaunchConfig *how, CUfunction kernel,
+                                       void **parameters, void **extra)
 {
     if (atomic_fetch_sub(&falling.left, 1) <= 0) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    return falling.launch(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+    return falling.launch(how, kernel, parameters, extra);
 }
 
 /* TESSERA_CUDA_FAULT=N: the GPU is gone from the N-th launch on. */

@@ -29,7 +29,7 @@
     X(module_load, cuModuleLoadData, PFN_cuModuleLoadData_v2000)                                   \
     X(module_function, cuModuleGetFunction, PFN_cuModuleGetFunction_v2000)                         \
     X(function_set, cuFuncSetAttribute, PFN_cuFuncSetAttribute_v9000)                              \
-    X(launch, cuLaunchKernel, PFN_cuLaunchKernel_v4000)                                            \
+    X(launch, cuLaunchKernelEx, PFN_cuLaunchKernelEx_v11060)                                       \
     X(alloc, cuMemAlloc_v2, PFN_cuMemAlloc_v3020)                                                  \
     X(free, cuMemFree_v2, PFN_cuMemFree_v3020)                                                     \
     X(alloc_async, cuMemAllocAsync, PFN_cuMemAllocAsync_v11020)                                    \

@@ -81,7 +81,7 @@ static ts_status lists_make(tsi_stream *stream, tsi_cuda_embedding_args *a)
     a->order = a->left + rows;
     TSI_CUDA_TRY(stream->cuda, "counts of rows",
                  tsi_cu.set_bytes(tsi_cuda_pointer(memory), 0, (4 + 3 * rows) * sizeof(int32_t),
-                                  stream->handle));
+                                  tsi_cuda_apart(stream)));
     TSI_TRY(tsi_cuda_launch_items(stream, TSI_CUDA_embedding_count, a->tokens, a));
     TSI_TRY(tsi_cuda_launch_items(stream, TSI_CUDA_embedding_begin, a->rows, a));
     return tsi_cuda_launch_items(stream, TSI_CUDA_embedding_order, a->tokens, a);

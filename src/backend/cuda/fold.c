@@ -88,7 +88,7 @@ static ts_status launch_many(tsi_stream *stream, const folded *f, const tsi_bloc
     if (!table) return tsi_fail_memory("the sources of a fold", bytes);
     for (int64_t i = 0; i < count; i++)
         table[i] = operand_of(f, from[i]);
-    CUresult result = tsi_cu.alloc_async(&memory, bytes, stream->handle);
+    CUresult result = tsi_cu.alloc_async(&memory, bytes, tsi_cuda_apart(stream));
     ts_status status = result == CUDA_SUCCESS
                            ? TS_OK
                            : tsi_cuda_fail(stream->cuda, result, "the sources of a fold");
@@ -96,7 +96,7 @@ static ts_status launch_many(tsi_stream *stream, const folded *f, const tsi_bloc
     if (status == TS_OK)
         status = tsi_cuda_stage_in(stream, (void *)(uintptr_t)memory, table, bytes);
     if (status == TS_OK) status = launch(stream, dtype, args);
-    if (memory) (void)tsi_cu.free_async(memory, stream->handle);
+    if (memory) (void)tsi_cu.free_async(memory, tsi_cuda_apart(stream));
     tsi_free(table);
     return status;
 }

@@ -74,7 +74,7 @@ ts_status tsi_cuda_capture_stage(tsi_stream *stream, void *to, const void *from,
     TSI_TRY(room_make(stream, bytes, true, &copy));
     memcpy(copy, from, bytes);
     TSI_CUDA_TRY(stream->cuda, "a copy to the device",
-                 tsi_cu.copy_in(tsi_cuda_pointer(to), copy, bytes, stream->handle));
+                 tsi_cu.copy_in(tsi_cuda_pointer(to), copy, bytes, tsi_cuda_apart(stream)));
     return TS_OK;
 }
 
@@ -94,6 +94,7 @@ static ts_status capture_begin(const tsi_device *device, tsi_stream *stream)
         return tsi_cuda_fail(cuda, result, "the begin of a capture");
     }
     stream->capture = capture;
+    stream->apart = true;
     return TS_OK;
 }
 
@@ -128,6 +129,7 @@ static ts_status capture_end(const tsi_device *device, tsi_stream *stream, tsi_d
     CUgraph source = NULL;
     *out = NULL;
     stream->capture = NULL;
+    stream->apart = true;
     ts_status entered = tsi_cuda_enter(cuda);
     if (entered != TS_OK) {
         tsi_cuda_capture_drop(cuda, capture);
@@ -149,7 +151,7 @@ static ts_status graph_launch(const tsi_device *device, tsi_device_graph *graph,
     tsi_cuda *cuda = tsi_cuda_of(device);
     TSI_TRY(tsi_cuda_enter(cuda));
     stream->asking |= graph->capture->asks;
-    TSI_CUDA_TRY(cuda, "a graph", tsi_cu.graph_launch(graph->handle, stream->handle));
+    TSI_CUDA_TRY(cuda, "a graph", tsi_cu.graph_launch(graph->handle, tsi_cuda_apart(stream)));
     return TS_OK;
 }
 

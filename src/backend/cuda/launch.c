@@ -2,7 +2,12 @@
 /* launch.c - starting kernels: grids by the number of items, and index spaces with their divisors.
  *
  * Kernels walk their items with the stride of the grid, so a grid never needs more blocks than the
- * GPU keeps busy, and counts are 64 bits everywhere. */
+ * GPU keeps busy, and counts are 64 bits everywhere.
+ *
+ * INV: a kernel is launched with leave to begin before the one ahead of it has ended only where its
+ * code waits for that one (kernels/kernel.cuh), and only behind a kernel: behind a copy, memory
+ * that is taken or given back, a wait for another stream, a graph, the begin of a capture it is
+ * launched as usual. */
 #include "backend/cuda/cuda.h"
 
 #include "base/error.h"
@@ -16,14 +21,22 @@ ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t bl
                           int32_t threads, int32_t shared, void *args)
 {
     void *parameters[1] = { args };
+    CUlaunchAttribute early = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                .value.programmaticStreamSerializationAllowed = 1 };
+    CUlaunchConfig how = { .gridDimX = (unsigned)blocks, .gridDimY = 1, .gridDimZ = 1 };
     TSI_ASSERT(blocks > 0 && blocks <= INT32_MAX);
     if (shared > SHARED_PLAIN)
         TSI_CUDA_TRY(stream->cuda, "shared memory of a kernel",
                      tsi_cu.function_set(stream->cuda->kernel[kernel],
                                          CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared));
-    CUresult result =
-        tsi_cu.launch(stream->cuda->kernel[kernel], (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1,
-                      (unsigned)shared, stream->handle, parameters, NULL);
+    how.blockDimX = (unsigned)threads;
+    how.blockDimY = how.blockDimZ = 1;
+    how.sharedMemBytes = (unsigned)shared;
+    how.hStream = stream->handle;
+    how.attrs = &early;
+    how.numAttrs = stream->cuda->early && !stream->apart;
+    stream->apart = false;
+    CUresult result = tsi_cu.launch(&how, stream->cuda->kernel[kernel], parameters, NULL);
     return result == CUDA_SUCCESS ? TS_OK : tsi_cuda_fail(stream->cuda, result, "a launch");
 }
 

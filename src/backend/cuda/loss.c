@@ -68,14 +68,15 @@ static ts_status loss(const tsi_kernel_io *io, tsi_cuda_loss kind)
     terms.dtype = wide ? TS_DTYPE_F64 : TS_DTYPE_F32;
     for (int32_t d = x->ndim - 1; d >= 0; step *= x->extent[d--])
         terms.stride[d] = step;
-    TSI_CUDA_TRY(stream->cuda, "terms of a loss",
-                 tsi_cu.alloc_async(&memory, (size_t)count * (wide ? 8 : 4), stream->handle));
+    TSI_CUDA_TRY(
+        stream->cuda, "terms of a loss",
+        tsi_cu.alloc_async(&memory, (size_t)count * (wide ? 8 : 4), tsi_cuda_apart(stream)));
     terms.data = (void *)(uintptr_t)memory;
     ts_status status = write_terms(io, kind, &terms);
     if (status == TS_OK)
         status = tsi_cuda_sum_all(stream, &terms, out,
                                   divisor_of(&io->in[0].global->shape, a->reduction));
-    (void)tsi_cu.free_async(memory, stream->handle);
+    (void)tsi_cu.free_async(memory, tsi_cuda_apart(stream));
     return status;
 }
 

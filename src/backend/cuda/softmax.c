@@ -119,7 +119,7 @@ static ts_status by_copies(const tsi_kernel_io *io, const tsi_block *block,
     size_t bytes = (size_t)tsi_block_count(&block[X]) * ts_dtype_size((ts_dtype)block[X].dtype);
     bytes = (bytes + 255) / 256 * 256;
     TSI_CUDA_TRY(stream->cuda, "rows of a softmax",
-                 tsi_cu.alloc_async(&memory, BLOCKS * bytes, stream->handle));
+                 tsi_cu.alloc_async(&memory, BLOCKS * bytes, tsi_cuda_apart(stream)));
     ts_status status = TS_OK;
     for (int32_t k = X; k <= Y; k++) {
         int64_t step = 1;
@@ -133,7 +133,7 @@ static ts_status by_copies(const tsi_kernel_io *io, const tsi_block *block,
     }
     if (status == TS_OK && rows_of(dense, a)) status = launch(stream, a);
     if (status == TS_OK) status = tsi_cuda_copy(io->device, &block[Y], &dense[Y], stream);
-    (void)tsi_cu.free_async(memory, stream->handle);
+    (void)tsi_cu.free_async(memory, tsi_cuda_apart(stream));
     return status;
 }
 

@@ -86,7 +86,8 @@ static ts_status stream_sync(const tsi_device *device, tsi_stream *stream)
 
 static void *stream_handle(const tsi_device *device, tsi_stream *stream)
 {
-    return stream && tsi_cuda_enter(tsi_cuda_of(device)) == TS_OK ? (void *)stream->handle : NULL;
+    if (!stream || tsi_cuda_enter(tsi_cuda_of(device)) != TS_OK) return NULL;
+    return (void *)tsi_cuda_apart(stream); /* for others' work */
 }
 
 ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side)
@@ -120,10 +121,11 @@ ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out)
     size_t want = tsi_cuda_scratch_size(bytes);
     if (stream->scratch) /* what runs may still use it: the driver frees it in the stream's order */
         TSI_CUDA_TRY(stream->cuda, "scratch memory",
-                     tsi_cu.free_async(tsi_cuda_pointer(stream->scratch), stream->handle));
+                     tsi_cu.free_async(tsi_cuda_pointer(stream->scratch), tsi_cuda_apart(stream)));
     stream->scratch = NULL;
     stream->scratch_bytes = 0;
-    TSI_CUDA_TRY(stream->cuda, "scratch memory", tsi_cu.alloc_async(&memory, want, stream->handle));
+    TSI_CUDA_TRY(stream->cuda, "scratch memory",
+                 tsi_cu.alloc_async(&memory, want, tsi_cuda_apart(stream)));
     *out = stream->scratch = (void *)(uintptr_t)memory;
     stream->scratch_bytes = want;
     return TS_OK;
@@ -170,7 +172,7 @@ static ts_status stage_chunk(tsi_stream *stream, char *to, const char *from, siz
     TSI_CUDA_TRY(stream->cuda, "a wait", tsi_cu.event_sync(stream->free[i]));
     memcpy(chunk, from, bytes);
     TSI_CUDA_TRY(stream->cuda, "a copy to the device",
-                 tsi_cu.copy_in(tsi_cuda_pointer(to), chunk, bytes, stream->handle));
+                 tsi_cu.copy_in(tsi_cuda_pointer(to), chunk, bytes, tsi_cuda_apart(stream)));
     TSI_CUDA_TRY(stream->cuda, "an event", tsi_cu.event_record(stream->free[i], stream->handle));
     return TS_OK;
 }
@@ -201,7 +203,7 @@ static ts_status copy_in(const tsi_device *device, void *to, const void *from, s
     if (!is_pinned(from)) {
         status = tsi_cuda_stage_in(stream, to, from, bytes);
     } else {
-        CUresult result = tsi_cu.copy_in(tsi_cuda_pointer(to), from, bytes, stream->handle);
+        CUresult result = tsi_cu.copy_in(tsi_cuda_pointer(to), from, bytes, tsi_cuda_apart(stream));
         if (result != CUDA_SUCCESS) status = tsi_cuda_fail(cuda, result, "a copy to the device");
     }
     return tsi_cuda_end(cuda, stream, side, status);
@@ -215,7 +217,7 @@ static ts_status copy_out(const tsi_device *device, void *to, const void *from, 
     if (bytes == 0) return TS_OK;
     TSI_TRY(refuse_captured(stream));
     TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
-    CUresult result = tsi_cu.copy_out(to, tsi_cuda_pointer(from), bytes, stream->handle);
+    CUresult result = tsi_cu.copy_out(to, tsi_cuda_pointer(from), bytes, tsi_cuda_apart(stream));
     ts_status status =
         result == CUDA_SUCCESS ? TS_OK : tsi_cuda_fail(cuda, result, "a copy from the device");
     return tsi_cuda_end(cuda, stream, side, status);
@@ -249,11 +251,12 @@ static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_de
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!event) return TS_OK;
     TSI_TRY(tsi_cuda_enter(cuda));
-    if (stream)
-        TSI_CUDA_TRY(cuda, "a wait for an event",
-                     tsi_cu.stream_wait(stream->handle, event->handle, 0));
-    else
+    if (!stream) {
         TSI_CUDA_TRY(cuda, "a wait for an event", tsi_cu.event_sync(event->handle));
+        return TS_OK;
+    }
+    TSI_CUDA_TRY(cuda, "a wait for an event",
+                 tsi_cu.stream_wait(tsi_cuda_apart(stream), event->handle, 0));
     return TS_OK;
 }
 

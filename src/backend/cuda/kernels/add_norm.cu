@@ -8,6 +8,7 @@
  * INV: sums of a row are one tree over the threads of a block; rows are dealt to blocks by their
  * number alone, and the weight's gradient adds up blocks in one order: the same bits on every GPU.
  */
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
 enum { WIDE = 16, SLICES = 8, COLUMNS = 32 };
@@ -194,8 +195,7 @@ template <int UNITS> __device__ inline void forward_warps(const tsi_cuda_add_nor
 }
 
 #define WARPS(units)                                                                               \
-    extern "C" __global__ void add_rms_norm_warps_##units(                                         \
-        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
+    TSI_KERNEL(add_rms_norm_warps_##units, tsi_cuda_add_norm_args)                                 \
     {                                                                                              \
         forward_warps<units>(a);                                                                   \
     }
@@ -280,8 +280,7 @@ __device__ inline void backward_groups(const tsi_cuda_add_norm_args &a)
         ((float *)a.partial)[blockIdx.x * a.length + c] = shared[c];
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
-    add_rms_norm_backward_groups(const __grid_constant__ tsi_cuda_add_norm_args a)
+TSI_KERNEL_BOUNDED(add_rms_norm_backward_groups, tsi_cuda_add_norm_args, 256, 4)
 {
     backward_groups(a);
 }
@@ -309,13 +308,11 @@ template <typename R> __device__ void weight(const tsi_cuda_add_norm_args &a)
 }
 
 #define ADD_NORM(name, type)                                                                       \
-    extern "C" __global__ void add_rms_norm_##name(                                                \
-        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
+    TSI_KERNEL(add_rms_norm_##name, tsi_cuda_add_norm_args)                                        \
     {                                                                                              \
         forward<type>(a);                                                                          \
     }                                                                                              \
-    extern "C" __global__ void add_rms_norm_backward_##name(                                       \
-        const __grid_constant__ tsi_cuda_add_norm_args a)                                          \
+    TSI_KERNEL(add_rms_norm_backward_##name, tsi_cuda_add_norm_args)                               \
     {                                                                                              \
         backward<type>(a);                                                                         \
     }
@@ -323,12 +320,12 @@ ADD_NORM(f32, as_f32)
 ADD_NORM(bf16, as_bf16)
 ADD_NORM(f64, as_f64)
 
-extern "C" __global__ void add_norm_weight_f32(const __grid_constant__ tsi_cuda_add_norm_args a)
+TSI_KERNEL(add_norm_weight_f32, tsi_cuda_add_norm_args)
 {
     weight<float>(a);
 }
 
-extern "C" __global__ void add_norm_weight_f64(const __grid_constant__ tsi_cuda_add_norm_args a)
+TSI_KERNEL(add_norm_weight_f64, tsi_cuda_add_norm_args)
 {
     weight<double>(a);
 }

@@ -13,6 +13,7 @@
  * INV: every sum is one block's, in the order of chunks: the same bits on every GPU. A query that
  * sees nothing gives zeros and a log-sum-exp of -inf, and takes no part in any gradient. */
 #include "backend/cuda/kernels/attend.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 #include "base/philox.h"
 
@@ -337,20 +338,19 @@ template <typename R> __device__ void keys(const tsi_cuda_attend_args &a)
 }
 
 #define ATTEND(name, real)                                                                         \
-    extern "C" __global__ void attend_##name(const __grid_constant__ tsi_cuda_attend_args a)       \
+    TSI_KERNEL(attend_##name, tsi_cuda_attend_args)                                                \
     {                                                                                              \
         forward<real>(a);                                                                          \
     }                                                                                              \
-    extern "C" __global__ void attend_delta_##name(const __grid_constant__ tsi_cuda_attend_args a) \
+    TSI_KERNEL(attend_delta_##name, tsi_cuda_attend_args)                                          \
     {                                                                                              \
         delta<real>(a);                                                                            \
     }                                                                                              \
-    extern "C" __global__ void attend_queries_##name(                                              \
-        const __grid_constant__ tsi_cuda_attend_args a)                                            \
+    TSI_KERNEL(attend_queries_##name, tsi_cuda_attend_args)                                        \
     {                                                                                              \
         queries<real>(a);                                                                          \
     }                                                                                              \
-    extern "C" __global__ void attend_keys_##name(const __grid_constant__ tsi_cuda_attend_args a)  \
+    TSI_KERNEL(attend_keys_##name, tsi_cuda_attend_args)                                           \
     {                                                                                              \
         keys<real>(a);                                                                             \
     }

@@ -11,6 +11,7 @@
  * matter of the kernel, not of a branch in it.
  */
 #include "backend/cuda/kernels/attend_mma.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "tessera/types.h"
 
 /* ---- steps over keys, and what is seen of one ------------------------------------------------ */
@@ -227,8 +228,7 @@ __device__ void attend(const tsi_cuda_attend_args &a)
 
 /* A kernel a head size, dtype and way through keys. */
 #define ATTEND(name, half, depth, tiles, warps, listed)                                            \
-    extern "C" __global__ void __launch_bounds__(warps * 32)                                       \
-        attend_mma_##name(const __grid_constant__ tsi_cuda_attend_args a)                          \
+    TSI_KERNEL_BOUNDED(attend_mma_##name, tsi_cuda_attend_args, warps * 32)                        \
     {                                                                                              \
         attend<half, depth, tiles, warps, listed>(a);                                              \
     }

@@ -12,6 +12,7 @@
  * and repeats have equal bits. delta is that of attend.cu. Rows that do not exist are zeros, and
  * queries that see nothing have a log-sum-exp of +inf here: their weights are 0. */
 #include "backend/cuda/kernels/attend_mma.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "tessera/types.h"
 
 /* ---- what both share ------------------------------------------------------------------------- */
@@ -257,13 +258,11 @@ template <typename H, int D> __device__ void keys(const tsi_cuda_attend_args &a)
 
 /* Kernels of a head size and dtype. */
 #define ATTEND_BACK(name, half, depth)                                                             \
-    extern "C" __global__ void __launch_bounds__(256)                                              \
-        attend_mma_queries_##name(const __grid_constant__ tsi_cuda_attend_args a)                  \
+    TSI_KERNEL_BOUNDED(attend_mma_queries_##name, tsi_cuda_attend_args, 256)                       \
     {                                                                                              \
         queries<half, depth>(a);                                                                   \
     }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128)                                              \
-        attend_mma_keys_##name(const __grid_constant__ tsi_cuda_attend_args a)                     \
+    TSI_KERNEL_BOUNDED(attend_mma_keys_##name, tsi_cuda_attend_args, 128)                          \
     {                                                                                              \
         keys<half, depth>(a);                                                                      \
     }

@@ -2,9 +2,10 @@
 /* cast.cu - any dtype to any other, one rounding each; f32 with bf16 and f16 in units
  * of four. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 
-extern "C" __global__ void cast_any(const __grid_constant__ tsi_cuda_copy_args a)
+TSI_KERNEL(cast_any, tsi_cuda_copy_args)
 {
     const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
     wide_kind kind = kind_of(a.from_dtype);
@@ -94,7 +95,7 @@ template <typename C, int N> __device__ void cast_rows(const tsi_cuda_copy_args 
 }
 
 #define CAST(name, type, unit)                                                                     \
-    extern "C" __global__ void cast_##name##_##unit(const __grid_constant__ tsi_cuda_copy_args a)  \
+    TSI_KERNEL(cast_##name##_##unit, tsi_cuda_copy_args)                                           \
     {                                                                                              \
         cast_rows<type, unit>(a);                                                                  \
     }

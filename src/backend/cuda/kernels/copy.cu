@@ -4,6 +4,7 @@
  * A thread moves four units of its block's piece of memory, so that four loads are on their way
  * before the first store and pages are walked once. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 
 template <typename U> __device__ void copy_units(const tsi_cuda_copy_args &a)
 {
@@ -81,7 +82,7 @@ template <typename U, int SIDE> __device__ void transpose_units(const tsi_cuda_t
 }
 
 /* Elements of two bytes in pairs on both sides: everything is even. */
-extern "C" __global__ void transpose_pairs(const __grid_constant__ tsi_cuda_transpose_args a)
+TSI_KERNEL(transpose_pairs, tsi_cuda_transpose_args)
 {
     constexpr int SIDE = 64;
     __shared__ uint16_t tile[SIDE][SIDE + 2];
@@ -172,26 +173,26 @@ template <typename E> __device__ void transpose_wide(const tsi_cuda_transpose_ar
     }
 }
 
-extern "C" __global__ void transpose_wide_2(const __grid_constant__ tsi_cuda_transpose_args a)
+TSI_KERNEL(transpose_wide_2, tsi_cuda_transpose_args)
 {
     transpose_wide<uint16_t>(a);
 }
 
-extern "C" __global__ void transpose_wide_4(const __grid_constant__ tsi_cuda_transpose_args a)
+TSI_KERNEL(transpose_wide_4, tsi_cuda_transpose_args)
 {
     transpose_wide<uint32_t>(a);
 }
 
 #define UNITS(size, type, side)                                                                    \
-    extern "C" __global__ void copy_##size(const __grid_constant__ tsi_cuda_copy_args a)           \
+    TSI_KERNEL(copy_##size, tsi_cuda_copy_args)                                                    \
     {                                                                                              \
         copy_units<type>(a);                                                                       \
     }                                                                                              \
-    extern "C" __global__ void fill_##size(const __grid_constant__ tsi_cuda_fill_args a)           \
+    TSI_KERNEL(fill_##size, tsi_cuda_fill_args)                                                    \
     {                                                                                              \
         fill_units<type>(a);                                                                       \
     }                                                                                              \
-    extern "C" __global__ void transpose_##size(const __grid_constant__ tsi_cuda_transpose_args a) \
+    TSI_KERNEL(transpose_##size, tsi_cuda_transpose_args)                                          \
     {                                                                                              \
         transpose_units<type, side>(a);                                                            \
     }

@@ -8,6 +8,7 @@
  * INV: lists are filled in any order but sorted before they are added: the same bits every time. */
 #include "backend/cuda/kernels/complain.cuh"
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -32,30 +33,30 @@ template <typename U> __device__ void gather(const tsi_cuda_embedding_args &a)
     }
 }
 
-extern "C" __global__ void embedding_1(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_1, tsi_cuda_embedding_args)
 {
     gather<uint8_t>(a);
 }
-extern "C" __global__ void embedding_2(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_2, tsi_cuda_embedding_args)
 {
     gather<uint16_t>(a);
 }
-extern "C" __global__ void embedding_4(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_4, tsi_cuda_embedding_args)
 {
     gather<uint32_t>(a);
 }
-extern "C" __global__ void embedding_8(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_8, tsi_cuda_embedding_args)
 {
     gather<uint64_t>(a);
 }
-extern "C" __global__ void embedding_16(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_16, tsi_cuda_embedding_args)
 {
     gather<uint4>(a);
 }
 
 /* ---- the gradient ---------------------------------------------------------------------------- */
 
-extern "C" __global__ void embedding_count(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_count, tsi_cuda_embedding_args)
 {
     for (int64_t t = first_item(); t < a.tokens; t += item_step()) {
         int64_t row = row_of(a, t);
@@ -64,7 +65,7 @@ extern "C" __global__ void embedding_count(const __grid_constant__ tsi_cuda_embe
 }
 
 /* Where the list of a row begins: anywhere, so long as lists do not overlap. */
-extern "C" __global__ void embedding_begin(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_begin, tsi_cuda_embedding_args)
 {
     for (int64_t r = first_item(); r < a.rows; r += item_step()) {
         if (a.count[r] > 0) a.begin[r] = atomicAdd(a.cursor, a.count[r]);
@@ -72,7 +73,7 @@ extern "C" __global__ void embedding_begin(const __grid_constant__ tsi_cuda_embe
     }
 }
 
-extern "C" __global__ void embedding_order(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_order, tsi_cuda_embedding_args)
 {
     for (int64_t t = first_item(); t < a.tokens; t += item_step()) {
         int64_t row = row_of(a, t);
@@ -170,22 +171,22 @@ template <typename T> __device__ void add_units(const tsi_cuda_embedding_args &a
     }
 }
 
-extern "C" __global__ void embedding_units_f32(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_units_f32, tsi_cuda_embedding_args)
 {
     add_units<as_f32>(a);
 }
 
-extern "C" __global__ void embedding_units_bf16(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_units_bf16, tsi_cuda_embedding_args)
 {
     add_units<as_bf16>(a);
 }
 
-extern "C" __global__ void embedding_add_f32(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_add_f32, tsi_cuda_embedding_args)
 {
     add_rows<float>(a);
 }
 
-extern "C" __global__ void embedding_add_f64(const __grid_constant__ tsi_cuda_embedding_args a)
+TSI_KERNEL(embedding_add_f64, tsi_cuda_embedding_args)
 {
     add_rows<double>(a);
 }

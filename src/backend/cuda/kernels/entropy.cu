@@ -6,6 +6,7 @@
  * INV: the loss adds rows in one tree. */
 #include "backend/cuda/kernels/complain.cuh"
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -168,13 +169,11 @@ template <typename R> __device__ void total(const tsi_cuda_entropy_args &a)
 }
 
 #define ENTROPY(name, type)                                                                        \
-    extern "C" __global__ void __launch_bounds__(256, 6)                                           \
-        entropy_##name(const __grid_constant__ tsi_cuda_entropy_args a)                            \
+    TSI_KERNEL_BOUNDED(entropy_##name, tsi_cuda_entropy_args, 256, 6)                              \
     {                                                                                              \
         forward<type>(a);                                                                          \
     }                                                                                              \
-    extern "C" __global__ void entropy_backward_##name(                                            \
-        const __grid_constant__ tsi_cuda_entropy_args a)                                           \
+    TSI_KERNEL(entropy_backward_##name, tsi_cuda_entropy_args)                                     \
     {                                                                                              \
         backward<type>(a);                                                                         \
     }
@@ -183,12 +182,12 @@ ENTROPY(f64, as_f64)
 ENTROPY(bf16, as_bf16)
 ENTROPY(f16, as_f16)
 
-extern "C" __global__ void entropy_total_f32(const __grid_constant__ tsi_cuda_entropy_args a)
+TSI_KERNEL(entropy_total_f32, tsi_cuda_entropy_args)
 {
     total<float>(a);
 }
 
-extern "C" __global__ void entropy_total_f64(const __grid_constant__ tsi_cuda_entropy_args a)
+TSI_KERNEL(entropy_total_f64, tsi_cuda_entropy_args)
 {
     total<double>(a);
 }

@@ -4,6 +4,7 @@
  * INV: the operations of an element are those of the host in the same order (compiled without
  * fusing), so the bits are the same; where a NaN comes about they are any NaN. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "device/number.h"
 #include "tessera/types.h"
 
@@ -236,7 +237,7 @@ template <typename T> __device__ void fold_all(const tsi_cuda_fold_args &a)
 }
 
 #define FOLD(name, type)                                                                           \
-    extern "C" __global__ void fold_##name(const __grid_constant__ tsi_cuda_fold_args a)           \
+    TSI_KERNEL(fold_##name, tsi_cuda_fold_args)                                                    \
     {                                                                                              \
         fold_all<type>(a);                                                                         \
     }

@@ -7,6 +7,7 @@
  *
  * INV: lists are in the order of rows, so sums over them are, too. */
 #include "backend/cuda/kernels/complain.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -23,7 +24,7 @@ __device__ inline int64_t group_of(const tsi_cuda_grouped_args &a, int64_t row)
     return -1;
 }
 
-extern "C" __global__ void grouped_count(const __grid_constant__ tsi_cuda_grouped_args a)
+TSI_KERNEL(grouped_count, tsi_cuda_grouped_args)
 {
     __shared__ int shared[32];
     int count = 0;
@@ -33,7 +34,7 @@ extern "C" __global__ void grouped_count(const __grid_constant__ tsi_cuda_groupe
     if (threadIdx.x == 0) a.count[blockIdx.x] = count;
 }
 
-extern "C" __global__ void grouped_list(const __grid_constant__ tsi_cuda_grouped_args a)
+TSI_KERNEL(grouped_list, tsi_cuda_grouped_args)
 {
     __shared__ int before[32];
     int at = 0, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -169,13 +170,11 @@ template <typename R> __device__ void grouped_backward(const tsi_cuda_grouped_ar
 }
 
 #define GROUPED(name, real)                                                                        \
-    extern "C" __global__ void __launch_bounds__(SIDE *SIDE)                                       \
-        grouped_##name(const __grid_constant__ tsi_cuda_grouped_args a)                            \
+    TSI_KERNEL_BOUNDED(grouped_##name, tsi_cuda_grouped_args, SIDE *SIDE)                          \
     {                                                                                              \
         grouped<real>(a);                                                                          \
     }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(SIDE *SIDE)                                       \
-        grouped_backward_##name(const __grid_constant__ tsi_cuda_grouped_args a)                   \
+    TSI_KERNEL_BOUNDED(grouped_backward_##name, tsi_cuda_grouped_args, SIDE *SIDE)                 \
     {                                                                                              \
         grouped_backward<real>(a);                                                                 \
     }

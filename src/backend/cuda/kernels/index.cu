@@ -8,6 +8,7 @@
  * wrong, nothing is added to what was there. */
 #include "backend/cuda/kernels/complain.cuh"
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 
 __device__ inline void copy_bytes(int32_t size, void *to, int64_t i, const void *from, int64_t j)
@@ -33,7 +34,7 @@ __device__ inline void copy_bytes(int32_t size, void *to, int64_t i, const void 
 
 /* ---- elements by index ----------------------------------------------------------------------- */
 
-extern "C" __global__ void index_gather(const __grid_constant__ tsi_cuda_index_args a)
+TSI_KERNEL(index_gather, tsi_cuda_index_args)
 {
     const tsi_cuda_operand *const operands[3] = { &a.index, &a.near, &a.far };
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
@@ -51,7 +52,7 @@ extern "C" __global__ void index_gather(const __grid_constant__ tsi_cuda_index_a
     }
 }
 
-extern "C" __global__ void index_check(const __grid_constant__ tsi_cuda_index_args a)
+TSI_KERNEL(index_check, tsi_cuda_index_args)
 {
     const tsi_cuda_operand *const operands[1] = { &a.index };
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
@@ -94,7 +95,7 @@ __device__ inline double real_of(const tsi_cuda_index_add_args &a, const void *d
     return load_wide(a.dtype, data, at).re;
 }
 
-extern "C" __global__ void index_add_f64(const __grid_constant__ tsi_cuda_index_add_args a)
+TSI_KERNEL(index_add_f64, tsi_cuda_index_add_args)
 {
     if (a.keep && is_refused(a.asker)) return;
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
@@ -108,7 +109,7 @@ extern "C" __global__ void index_add_f64(const __grid_constant__ tsi_cuda_index_
     }
 }
 
-extern "C" __global__ void index_add_i64(const __grid_constant__ tsi_cuda_index_add_args a)
+TSI_KERNEL(index_add_i64, tsi_cuda_index_add_args)
 {
     if (a.keep && is_refused(a.asker)) return;
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
@@ -124,7 +125,7 @@ extern "C" __global__ void index_add_i64(const __grid_constant__ tsi_cuda_index_
 
 /* ---- triangles ------------------------------------------------------------------------------- */
 
-extern "C" __global__ void triangle(const __grid_constant__ tsi_cuda_triangle_args a)
+TSI_KERNEL(triangle, tsi_cuda_triangle_args)
 {
     const tsi_cuda_operand *const operands[2] = { &a.from, &a.to };
     const uint4 zero = { 0, 0, 0, 0 };

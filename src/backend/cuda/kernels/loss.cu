@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loss.cu - terms of losses of elements (TSI_CUDA_LOSSES), any strides and real dtypes. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
 /* A parabola below the point, a line beyond. */
@@ -34,12 +35,12 @@ template <typename R> __device__ void terms(const tsi_cuda_loss_args &a)
     }
 }
 
-extern "C" __global__ void loss_terms_f32(const __grid_constant__ tsi_cuda_loss_args a)
+TSI_KERNEL(loss_terms_f32, tsi_cuda_loss_args)
 {
     terms<float>(a);
 }
 
-extern "C" __global__ void loss_terms_f64(const __grid_constant__ tsi_cuda_loss_args a)
+TSI_KERNEL(loss_terms_f64, tsi_cuda_loss_args)
 {
     terms<double>(a);
 }

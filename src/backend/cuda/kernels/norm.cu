@@ -10,6 +10,7 @@
  *
  * INV: sums are one tree over the threads of a row; rows are dealt to blocks by their number alone,
  * and the weight's gradient adds blocks in order: the same bits on every GPU. */
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
 enum { WIDE = 16, WARPS = 8 };
@@ -211,24 +212,20 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
 }
 
 #define WARP(name, type, C)                                                                        \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
-        norm_warp_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)                       \
+    TSI_KERNEL_BOUNDED(norm_warp_##C##_##name, tsi_cuda_norm_args, WARPS * 32)                     \
     {                                                                                              \
         norm_warp<type, C, false>(a);                                                              \
     }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
-        norm_warp_layer_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)                 \
+    TSI_KERNEL_BOUNDED(norm_warp_layer_##C##_##name, tsi_cuda_norm_args, WARPS * 32)               \
     {                                                                                              \
         norm_warp<type, C, true>(a);                                                               \
     }
 #define WARP_BACKWARD(name, type, C)                                                               \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
-        norm_warp_backward_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)              \
+    TSI_KERNEL_BOUNDED(norm_warp_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32)            \
     {                                                                                              \
         norm_warp_backward<type, C, false>(a);                                                     \
     }                                                                                              \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
-        norm_warp_layer_backward_##C##_##name(const __grid_constant__ tsi_cuda_norm_args a)        \
+    TSI_KERNEL_BOUNDED(norm_warp_layer_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32)      \
     {                                                                                              \
         norm_warp_backward<type, C, true>(a);                                                      \
     }
@@ -385,11 +382,11 @@ template <typename T> __device__ void norm_backward(const tsi_cuda_norm_args &a)
 }
 
 #define NORM(name, type)                                                                           \
-    extern "C" __global__ void norm_##name(const __grid_constant__ tsi_cuda_norm_args a)           \
+    TSI_KERNEL(norm_##name, tsi_cuda_norm_args)                                                    \
     {                                                                                              \
         norm<type>(a);                                                                             \
     }                                                                                              \
-    extern "C" __global__ void norm_backward_##name(const __grid_constant__ tsi_cuda_norm_args a)  \
+    TSI_KERNEL(norm_backward_##name, tsi_cuda_norm_args)                                           \
     {                                                                                              \
         norm_backward<type>(a);                                                                    \
     }
@@ -419,12 +416,12 @@ template <typename R> __device__ void norm_sums(const tsi_cuda_norm_args &a)
         store_real<R>(a.sum_dtype, a.db, c - a.length, sum);
 }
 
-extern "C" __global__ void norm_sums_f32(const __grid_constant__ tsi_cuda_norm_args a)
+TSI_KERNEL(norm_sums_f32, tsi_cuda_norm_args)
 {
     norm_sums<float>(a);
 }
 
-extern "C" __global__ void norm_sums_f64(const __grid_constant__ tsi_cuda_norm_args a)
+TSI_KERNEL(norm_sums_f64, tsi_cuda_norm_args)
 {
     norm_sums<double>(a);
 }

@@ -5,6 +5,7 @@
  * bf16 go by 16 bytes (pointwise_rows.cuh). The operator is the same for a launch: a switch costs a
  * branch that all threads take alike. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 #include "backend/cuda/kernels/scalar.cuh"
@@ -127,17 +128,17 @@ template <typename R> __device__ void walk(const tsi_cuda_pointwise_args &a)
     }
 }
 
-extern "C" __global__ void pointwise_any(const __grid_constant__ tsi_cuda_pointwise_args a)
+TSI_KERNEL(pointwise_any, tsi_cuda_pointwise_args)
 {
     walk<float>(a);
 }
 
-extern "C" __global__ void pointwise_any_f64(const __grid_constant__ tsi_cuda_pointwise_args a)
+TSI_KERNEL(pointwise_any_f64, tsi_cuda_pointwise_args)
 {
     walk<double>(a);
 }
 
-extern "C" __global__ void pointwise_any_i64(const __grid_constant__ tsi_cuda_pointwise_args a)
+TSI_KERNEL(pointwise_any_i64, tsi_cuda_pointwise_args)
 {
     walk<int64_t>(a);
 }

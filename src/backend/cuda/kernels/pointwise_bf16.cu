@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pointwise_bf16.cu - hot elementwise operators of bf16, dense and by rows. */
 #include "backend/cuda/kernels/brief.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/pointwise_rows.cuh"
 
-extern "C" __global__ void pointwise_bf16(const __grid_constant__ tsi_cuda_pointwise_args a)
+TSI_KERNEL(pointwise_bf16, tsi_cuda_pointwise_args)
 {
     switch (a.op) {
 #define TSI_HOT(name, real, whole)                                                                 \
@@ -15,7 +16,7 @@ extern "C" __global__ void pointwise_bf16(const __grid_constant__ tsi_cuda_point
     }
 }
 
-extern "C" __global__ void pointwise_rows_bf16(const __grid_constant__ tsi_cuda_pointwise_args a)
+TSI_KERNEL(pointwise_rows_bf16, tsi_cuda_pointwise_args)
 {
     switch (a.op) {
 #define TSI_HOT(name, real, whole)                                                                 \

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pointwise_f32.cu - hot elementwise operators of f32, dense and by rows. */
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/pointwise_rows.cuh"
 
-extern "C" __global__ void pointwise_f32(const __grid_constant__ tsi_cuda_pointwise_args a)
+TSI_KERNEL(pointwise_f32, tsi_cuda_pointwise_args)
 {
     switch (a.op) {
 #define TSI_HOT(name, real, whole)                                                                 \
@@ -14,7 +15,7 @@ extern "C" __global__ void pointwise_f32(const __grid_constant__ tsi_cuda_pointw
     }
 }
 
-extern "C" __global__ void pointwise_rows_f32(const __grid_constant__ tsi_cuda_pointwise_args a)
+TSI_KERNEL(pointwise_rows_f32, tsi_cuda_pointwise_args)
 {
     switch (a.op) {
 #define TSI_HOT(name, real, whole)                                                                 \

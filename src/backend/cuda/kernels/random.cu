@@ -2,6 +2,7 @@
 /* random.cu - random elements by global index (array/random.h says what they are): one a thread,
  * from its own words, with the host's operations in the host's order. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "base/philox.h"
 
@@ -78,7 +79,7 @@ __device__ inline void store_integer(const tsi_random_recipe &r, const uint32_t 
     store_i64(r.dtype, to, at, (int64_t)(low + x));
 }
 
-extern "C" __global__ void random_fill(const __grid_constant__ tsi_cuda_random_args a)
+TSI_KERNEL(random_fill, tsi_cuda_random_args)
 {
     const tsi_random_recipe &r = a.recipe;
     int64_t count = a.runs * a.length;

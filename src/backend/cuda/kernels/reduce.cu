@@ -9,6 +9,7 @@
  *
  * INV: pieces follow from extents alone, and trees are fixed: the same bits on every GPU. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -209,22 +210,19 @@ template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &
 
 /* Of G = 1, 32 and 256 threads; the name says how many. */
 #define ANY(name, real)                                                                            \
-    extern "C" __global__ void reduce_any_1_##name(const __grid_constant__ tsi_cuda_reduce_args a) \
+    TSI_KERNEL(reduce_any_1_##name, tsi_cuda_reduce_args)                                          \
     {                                                                                              \
         reduce_any<real, 1>(a);                                                                    \
     }                                                                                              \
-    extern "C" __global__ void reduce_any_32_##name(                                               \
-        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    TSI_KERNEL(reduce_any_32_##name, tsi_cuda_reduce_args)                                         \
     {                                                                                              \
         reduce_any<real, 32>(a);                                                                   \
     }                                                                                              \
-    extern "C" __global__ void reduce_any_256_##name(                                              \
-        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    TSI_KERNEL(reduce_any_256_##name, tsi_cuda_reduce_args)                                        \
     {                                                                                              \
         reduce_any<real, TSI_CUDA_BLOCK>(a);                                                       \
     }                                                                                              \
-    extern "C" __global__ void reduce_finish_##name(                                               \
-        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    TSI_KERNEL(reduce_finish_##name, tsi_cuda_reduce_args)                                         \
     {                                                                                              \
         reduce_finish<real>(a);                                                                    \
     }
@@ -312,22 +310,19 @@ template <typename T, int OP> __device__ void columns_of(const tsi_cuda_reduce_a
 }
 
 #define FAST(name, type)                                                                           \
-    extern "C" __global__ void reduce_rows_32_##name(                                              \
-        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    TSI_KERNEL(reduce_rows_32_##name, tsi_cuda_reduce_args)                                        \
     {                                                                                              \
         if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, 32>(a);                              \
         if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, 32>(a);                              \
         if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, 32>(a);                              \
     }                                                                                              \
-    extern "C" __global__ void reduce_rows_256_##name(                                             \
-        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    TSI_KERNEL(reduce_rows_256_##name, tsi_cuda_reduce_args)                                       \
     {                                                                                              \
         if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, TSI_CUDA_BLOCK>(a);                  \
         if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, TSI_CUDA_BLOCK>(a);                  \
         if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, TSI_CUDA_BLOCK>(a);                  \
     }                                                                                              \
-    extern "C" __global__ void reduce_columns_##name(                                              \
-        const __grid_constant__ tsi_cuda_reduce_args a)                                            \
+    TSI_KERNEL(reduce_columns_##name, tsi_cuda_reduce_args)                                        \
     {                                                                                              \
         if (a.op == TSI_CUDA_SUM) columns_of<type, TSI_CUDA_SUM>(a);                               \
         if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX>(a);                               \
@@ -377,12 +372,12 @@ template <typename R> __device__ void extreme(const tsi_cuda_extreme_args &a)
     }
 }
 
-extern "C" __global__ void extreme_f64(const __grid_constant__ tsi_cuda_extreme_args a)
+TSI_KERNEL(extreme_f64, tsi_cuda_extreme_args)
 {
     extreme<double>(a);
 }
 
-extern "C" __global__ void extreme_i64(const __grid_constant__ tsi_cuda_extreme_args a)
+TSI_KERNEL(extreme_i64, tsi_cuda_extreme_args)
 {
     extreme<int64_t>(a);
 }

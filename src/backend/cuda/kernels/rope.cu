@@ -3,6 +3,7 @@
  *
  * An item reads its pairs before it writes them, so the result may lie over the input. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
 /* Where an item lies: its offsets, its chunk, and the position of its row in the sequence. */
@@ -86,22 +87,22 @@ template <typename R> __device__ void rope_any(const tsi_cuda_rope_args &a)
     }
 }
 
-extern "C" __global__ void rope_f32(const __grid_constant__ tsi_cuda_rope_args a)
+TSI_KERNEL(rope_f32, tsi_cuda_rope_args)
 {
     rope_units<as_f32>(a);
 }
 
-extern "C" __global__ void rope_bf16(const __grid_constant__ tsi_cuda_rope_args a)
+TSI_KERNEL(rope_bf16, tsi_cuda_rope_args)
 {
     rope_units<as_bf16>(a);
 }
 
-extern "C" __global__ void rope_any_f32(const __grid_constant__ tsi_cuda_rope_args a)
+TSI_KERNEL(rope_any_f32, tsi_cuda_rope_args)
 {
     rope_any<float>(a);
 }
 
-extern "C" __global__ void rope_any_f64(const __grid_constant__ tsi_cuda_rope_args a)
+TSI_KERNEL(rope_any_f64, tsi_cuda_rope_args)
 {
     rope_any<double>(a);
 }

@@ -7,6 +7,7 @@
  *                       exponentials that follows it, then the result
  *
  * INV: sums are one tree over the threads of a row. */
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
 enum { WARPS = 8 };
@@ -96,14 +97,12 @@ __device__ void softmax_kept(const tsi_cuda_softmax_args &a)
 }
 
 #define KEPT(name, type, C)                                                                        \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32)                                       \
-        softmax_warp_##C##_##name(const __grid_constant__ tsi_cuda_softmax_args a)                 \
+    TSI_KERNEL_BOUNDED(softmax_warp_##C##_##name, tsi_cuda_softmax_args, WARPS * 32)               \
     {                                                                                              \
         softmax_kept<type, C, false>(a);                                                           \
     }
 #define KEPT_BY_BLOCKS(name, type, C)                                                              \
-    extern "C" __global__ void __launch_bounds__(512, 2)                                           \
-        softmax_block_##C##_##name(const __grid_constant__ tsi_cuda_softmax_args a)                \
+    TSI_KERNEL_BOUNDED(softmax_block_##C##_##name, tsi_cuda_softmax_args, 512, 2)                  \
     {                                                                                              \
         softmax_kept<type, C, true>(a);                                                            \
     }
@@ -220,12 +219,11 @@ template <typename T> __device__ void softmax_rows_backward(const tsi_cuda_softm
 }
 
 #define ROWS(name, type)                                                                           \
-    extern "C" __global__ void softmax_##name(const __grid_constant__ tsi_cuda_softmax_args a)     \
+    TSI_KERNEL(softmax_##name, tsi_cuda_softmax_args)                                              \
     {                                                                                              \
         softmax_rows<type>(a);                                                                     \
     }                                                                                              \
-    extern "C" __global__ void softmax_backward_##name(                                            \
-        const __grid_constant__ tsi_cuda_softmax_args a)                                           \
+    TSI_KERNEL(softmax_backward_##name, tsi_cuda_softmax_args)                                     \
     {                                                                                              \
         softmax_rows_backward<type>(a);                                                            \
     }

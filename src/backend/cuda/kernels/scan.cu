@@ -6,6 +6,7 @@
  *
  * INV: the tree follows from the length alone: the same bits on every GPU. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -71,17 +72,17 @@ template <typename R> __device__ void scan(const tsi_cuda_scan_args &a)
     }
 }
 
-extern "C" __global__ void scan_f32(const __grid_constant__ tsi_cuda_scan_args a)
+TSI_KERNEL(scan_f32, tsi_cuda_scan_args)
 {
     scan<float>(a);
 }
 
-extern "C" __global__ void scan_f64(const __grid_constant__ tsi_cuda_scan_args a)
+TSI_KERNEL(scan_f64, tsi_cuda_scan_args)
 {
     scan<double>(a);
 }
 
-extern "C" __global__ void scan_i64(const __grid_constant__ tsi_cuda_scan_args a)
+TSI_KERNEL(scan_i64, tsi_cuda_scan_args)
 {
     scan<int64_t>(a);
 }

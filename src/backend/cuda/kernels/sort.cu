@@ -4,6 +4,7 @@
  * Numbers become whole keys in the order of the reference: a NaN is larger than any number, equal
  * ones keep their order. Values are copied from where they were, bit by bit. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 
 /* Larger keys for larger numbers; for smaller ones if the order is descending. */
@@ -65,7 +66,7 @@ __device__ inline void sort_shared(uint64_t *key, int32_t *at, int padded)
     __syncthreads();
 }
 
-extern "C" __global__ void sort_lines(const __grid_constant__ tsi_cuda_sort_args a)
+TSI_KERNEL(sort_lines, tsi_cuda_sort_args)
 {
     extern __shared__ uint64_t key[];
     int32_t *at = (int32_t *)(key + a.padded);

@@ -2,6 +2,7 @@
 /* swiglu.cu - silu(gate) * up of rows that lie apart, and both its gradients in one pass: three
  * arrays are read, two written. */
 #include "backend/cuda/kernels/index.cuh"
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
 /* gate and up become their gradients. */
@@ -25,7 +26,7 @@ __device__ inline void place_unit(const tsi_cuda_swiglu_args &a, int64_t u,
 }
 
 /* silu(gate) * up of rows, into the place of the gate's gradient. */
-extern "C" __global__ void swiglu_rows_bf16(const __grid_constant__ tsi_cuda_swiglu_args a)
+TSI_KERNEL(swiglu_rows_bf16, tsi_cuda_swiglu_args)
 {
     int64_t u = first_item(), at[TSI_CUDA_SWIGLU_ARRAYS];
     if (u >= a.units) return;
@@ -67,12 +68,12 @@ template <typename T> __device__ inline void gradients(const tsi_cuda_swiglu_arg
     ((E *)a.data[TSI_CUDA_SWIGLU_D_UP])[i] = up;
 }
 
-extern "C" __global__ void swiglu_gradients_f32(const __grid_constant__ tsi_cuda_swiglu_args a)
+TSI_KERNEL(swiglu_gradients_f32, tsi_cuda_swiglu_args)
 {
     gradients<as_f32>(a);
 }
 
-extern "C" __global__ void swiglu_gradients_bf16(const __grid_constant__ tsi_cuda_swiglu_args a)
+TSI_KERNEL(swiglu_gradients_bf16, tsi_cuda_swiglu_args)
 {
     gradients<as_bf16>(a);
 }

@@ -5,6 +5,7 @@
  * A block has one chunk of one item. The operations of an element are the host's in its order, not
  * fused: f32 updates have its bits. The mirror is the parameter rounded once more, from registers.
  */
+#include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 #include "op/nn/control.h"
 
@@ -197,12 +198,12 @@ template <bool CHANCE> __device__ inline void adamw_chunk(const tsi_cuda_update_
         adamw_range<float>(a, t, begin + each * units, end);
 }
 
-extern "C" __global__ void update_adamw(const __grid_constant__ tsi_cuda_update_args a)
+TSI_KERNEL(update_adamw, tsi_cuda_update_args)
 {
     adamw_chunk<false>(a);
 }
 
-extern "C" __global__ void update_adamw_by_chance(const __grid_constant__ tsi_cuda_update_args a)
+TSI_KERNEL(update_adamw_by_chance, tsi_cuda_update_args)
 {
     adamw_chunk<true>(a);
 }
@@ -231,7 +232,7 @@ __device__ inline void sgd_range(const tsi_cuda_update_args &a, const tsi_cuda_u
     }
 }
 
-extern "C" __global__ void update_sgd(const __grid_constant__ tsi_cuda_update_args a)
+TSI_KERNEL(update_sgd, tsi_cuda_update_args)
 {
     if (a.control && a.control[TSI_CONTROL_GO] == 0.0) return;
     const tsi_cuda_update_item &t = item_of(a, blockIdx.x);
@@ -245,7 +246,7 @@ extern "C" __global__ void update_sgd(const __grid_constant__ tsi_cuda_update_ar
 
 /* ---- squares --------------------------------------------------------------------------------- */
 
-extern "C" __global__ void update_squares(const __grid_constant__ tsi_cuda_update_args a)
+TSI_KERNEL(update_squares, tsi_cuda_update_args)
 {
     __shared__ double shared[32];
     const tsi_cuda_update_item &t = item_of(a, blockIdx.x);
@@ -270,7 +271,7 @@ extern "C" __global__ void update_squares(const __grid_constant__ tsi_cuda_updat
 }
 
 /* A block an item: its chunks. */
-extern "C" __global__ void update_squares_items(const __grid_constant__ tsi_cuda_update_args a)
+TSI_KERNEL(update_squares_items, tsi_cuda_update_args)
 {
     __shared__ double shared[32];
     int64_t i = blockIdx.x, end = i + 1 < a.items ? a.item[i + 1].first_chunk : a.chunks;
@@ -282,7 +283,7 @@ extern "C" __global__ void update_squares_items(const __grid_constant__ tsi_cuda
 }
 
 /* One block: item after item, each to its sum; one thread adds what all have fetched. */
-extern "C" __global__ void update_squares_sum(const __grid_constant__ tsi_cuda_update_args a)
+TSI_KERNEL(update_squares_sum, tsi_cuda_update_args)
 {
     __shared__ double value[TSI_CUDA_BLOCK];
     __shared__ double *target[TSI_CUDA_BLOCK];
@@ -311,7 +312,7 @@ extern "C" __global__ void update_squares_sum(const __grid_constant__ tsi_cuda_u
 
 /* ---- deciding: one thread, as the host does it ----------------------------------------------- */
 
-extern "C" __global__ void update_decide(const __grid_constant__ tsi_cuda_decide_args a)
+TSI_KERNEL(update_decide, tsi_cuda_decide_args)
 {
     tsi_control_decide_numbers(a.sum, a.count, a.control);
 }
