@@ -109,7 +109,10 @@ typedef struct tsi_device {
     void (*host_free)(const struct tsi_device *device, void *memory, size_t bytes);
     /* Whether `copy` and `fold` of this device read the other's memory. [the same device alone] */
     bool (*reach)(const struct tsi_device *device, const struct tsi_device *other);
-    /* Microseconds between two events that have passed. [not measured] */
+    /* As event_record, with its time; microseconds between two of these that have passed.
+     * [not measured] */
+    ts_status (*event_mark)(const struct tsi_device *device, tsi_stream *stream,
+                            tsi_device_event **out);
     ts_status (*event_time)(const struct tsi_device *device, tsi_device_event *from,
                             tsi_device_event *to, double *us);
     /* The work of a stream between begin and end is kept instead of run; launch runs it again.

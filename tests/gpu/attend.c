@@ -425,13 +425,13 @@ static double best_us(ts_rank *me, const timing *w)
     for (int r = 0; r < RUNS; r++) {
         tsi_device_event *begin = NULL, *end = NULL;
         double us = 0;
-        (void)gpu->event_record(gpu, where->queue, &begin);
+        (void)gpu->event_mark(gpu, where->queue, &begin);
         for (int i = 0; i < REPEATS; i++) {
             ts_scope scope = ts_scope_open(me, NULL);
             once(w);
             (void)ts_scope_close(scope);
         }
-        (void)gpu->event_record(gpu, where->queue, &end);
+        (void)gpu->event_mark(gpu, where->queue, &end);
         (void)gpu->stream_sync(gpu, where->queue);
         (void)gpu->event_time(gpu, begin, end, &us);
         gpu->event_destroy(gpu, begin);

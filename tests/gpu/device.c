@@ -379,7 +379,7 @@ TS_TEST(streams_and_events)
     tsi_block y = x;
     y.data = b;
     tsi_device_event *begin = NULL, *filled = NULL, *end = NULL;
-    TEST_OK(t, gpu->event_record(gpu, first, &begin));
+    TEST_OK(t, gpu->event_mark(gpu, first, &begin));
     float value = 0;
     for (int i = 0; i < 20; i++) {
         value = (float)i;
@@ -388,7 +388,7 @@ TS_TEST(streams_and_events)
     TEST_OK(t, gpu->event_record(gpu, first, &filled));
     TEST_OK(t, gpu->event_wait(gpu, second, filled));
     TEST_OK(t, gpu->copy(gpu, &y, &x, second));
-    TEST_OK(t, gpu->event_record(gpu, second, &end));
+    TEST_OK(t, gpu->event_mark(gpu, second, &end));
     float last[2] = { 0, 0 };
     TEST_OK(t, gpu->copy_out(gpu, last, (char *)b + (COUNT - 2) * 4, 8, second));
     TEST_OK(t, gpu->stream_sync(gpu, second));

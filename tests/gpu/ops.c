@@ -259,13 +259,13 @@ static double best_us(ts_rank *me, ts_mesh *mesh, make_fn make)
     for (int run = 0; run < RUNS; run++) {
         tsi_device_event *begin = NULL, *end = NULL;
         double us = 0;
-        if (gpu->event_record(gpu, where->queue, &begin) != TS_OK) return best;
+        if (gpu->event_mark(gpu, where->queue, &begin) != TS_OK) return best;
         for (int i = 0; i < REPEATS; i++) {
             ts_scope scope = ts_scope_open(me, NULL);
             (void)make(mesh, TS_DTYPE_BF16);
             (void)ts_scope_close(scope);
         }
-        if (gpu->event_record(gpu, where->queue, &end) != TS_OK ||
+        if (gpu->event_mark(gpu, where->queue, &end) != TS_OK ||
             gpu->stream_sync(gpu, where->queue) != TS_OK ||
             gpu->event_time(gpu, begin, end, &us) != TS_OK)
             return best;

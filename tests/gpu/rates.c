@@ -24,10 +24,10 @@ static double best_us(test *t, const scene *s, work_fn work, void *context)
     for (int i = 0; i < RUNS; i++) {
         tsi_device_event *begin = NULL, *end = NULL;
         double us = 0;
-        TEST_OK(t, s->gpu->event_record(s->gpu, s->stream, &begin));
+        TEST_OK(t, s->gpu->event_mark(s->gpu, s->stream, &begin));
         for (int k = 0; k < REPEATS; k++)
             work(t, s, context);
-        TEST_OK(t, s->gpu->event_record(s->gpu, s->stream, &end));
+        TEST_OK(t, s->gpu->event_mark(s->gpu, s->stream, &end));
         TEST_OK(t, s->gpu->stream_sync(s->gpu, s->stream));
         TEST_OK(t, s->gpu->event_time(s->gpu, begin, end, &us));
         s->gpu->event_destroy(s->gpu, begin);

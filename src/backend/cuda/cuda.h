@@ -82,8 +82,10 @@ struct tsi_cuda {
     CUfunction kernel[TSI_CUDA_KERNEL_COUNT];
     struct tsi_stream side; /* not open while its handle is NULL */
     pthread_mutex_t side_lock;
-    char fault[256]; /* "": none */
-    void *cudnn;     /* the handle that plans are made with */
+    pthread_mutex_t event_lock;
+    tsi_device_event *events; /* that nobody has (stream.c) */
+    char fault[256];          /* "": none */
+    void *cudnn;              /* the handle that plans are made with */
 };
 
 static inline tsi_cuda *tsi_cuda_of(const tsi_device *device)

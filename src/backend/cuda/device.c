@@ -337,6 +337,7 @@ static void device_make(tsi_cuda *cuda, int32_t ordinal)
     pthread_mutex_init(&cuda->lock, NULL);
     pthread_mutex_init(&cuda->side_lock, NULL);
     tsi_cuda_stream_functions(&cuda->device);
+    pthread_mutex_init(&cuda->event_lock, NULL);
     tsi_cuda_graph_functions(&cuda->device);
 }
 

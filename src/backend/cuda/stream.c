@@ -20,6 +20,8 @@
 
 struct tsi_device_event {
     CUevent handle;
+    tsi_device_event *next; /* among those that nobody has */
+    bool kept;              /* goes there when its owner gives it back */
 };
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -225,25 +227,78 @@ static ts_status copy_out(const tsi_device *device, void *to, const void *from, 
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
+/* An event says that a stream has passed a point; making one and ending it takes the driver longer
+ * than recording it, so those for order alone are kept. A wait or a graph looks at an event when it
+ * is called or captured, not later: one that its owner gave back may be recorded again.
+ *
+ * INV: what is kept has no time and was never recorded in a capture. */
+static tsi_device_event *take_kept(tsi_cuda *cuda)
+{
+    pthread_mutex_lock(&cuda->event_lock);
+    tsi_device_event *event = cuda->events;
+    if (event) cuda->events = event->next;
+    pthread_mutex_unlock(&cuda->event_lock);
+    return event;
+}
+
+static ts_status event_make(tsi_cuda *cuda, bool timed, tsi_device_event **out)
+{
+    tsi_device_event *event = timed ? NULL : take_kept(cuda);
+    *out = event;
+    if (event) return TS_OK;
+    event = tsi_calloc(1, sizeof *event);
+    if (!event) return tsi_fail_memory("an event", sizeof *event);
+    CUresult result =
+        tsi_cu.event_create(&event->handle, timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS) {
+        tsi_free(event);
+        return tsi_cuda_fail(cuda, result, "an event");
+    }
+    *out = event;
+    return TS_OK;
+}
+
+static void event_destroy(const tsi_device *device, tsi_device_event *event)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!event) return;
+    if (event->kept) {
+        pthread_mutex_lock(&cuda->event_lock);
+        event->next = cuda->events;
+        cuda->events = event;
+        pthread_mutex_unlock(&cuda->event_lock);
+        return;
+    }
+    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.event_destroy(event->handle);
+    tsi_free(event);
+}
+
+static ts_status record(tsi_cuda *cuda, tsi_stream *stream, bool timed, tsi_device_event **out)
+{
     *out = NULL;
     if (!stream) return TS_OK; /* nothing is ever pending there */
+    tsi_device_event *event = NULL;
     TSI_TRY(tsi_cuda_enter(cuda));
-    tsi_device_event *event = tsi_calloc(1, sizeof *event);
-    if (!event) return tsi_fail_memory("an event", sizeof *event);
-    CUresult result = tsi_cu.event_create(&event->handle, CU_EVENT_DEFAULT);
+    TSI_TRY(event_make(cuda, timed, &event));
+    event->kept = !timed && !stream->capture;
+    CUresult result = tsi_cu.event_record(event->handle, stream->handle);
     if (result == CUDA_SUCCESS) {
-        result = tsi_cu.event_record(event->handle, stream->handle);
-        if (result == CUDA_SUCCESS) {
-            *out = event;
-            return TS_OK;
-        }
-        (void)tsi_cu.event_destroy(event->handle);
+        *out = event;
+        return TS_OK;
     }
-    tsi_free(event);
+    event->kept = false;
+    event_destroy(&cuda->device, event);
     return tsi_cuda_fail(cuda, result, "an event");
+}
+
+static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
+{
+    return record(tsi_cuda_of(device), stream, false, out);
+}
+
+static ts_status event_mark(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
+{
+    return record(tsi_cuda_of(device), stream, true, out);
 }
 
 static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_device_event *event)
@@ -265,14 +320,6 @@ static bool event_done(const tsi_device *device, tsi_device_event *event)
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!event || tsi_cuda_enter(cuda) != TS_OK) return true;
     return tsi_cu.event_query(event->handle) != CUDA_ERROR_NOT_READY;
-}
-
-static void event_destroy(const tsi_device *device, tsi_device_event *event)
-{
-    tsi_cuda *cuda = tsi_cuda_of(device);
-    if (!event) return;
-    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.event_destroy(event->handle);
-    tsi_free(event);
 }
 
 static ts_status event_time(const tsi_device *device, tsi_device_event *from, tsi_device_event *to,
@@ -297,6 +344,7 @@ void tsi_cuda_stream_functions(tsi_device *device)
     device->stream_sync = stream_sync;
     device->stream_handle = stream_handle;
     device->event_record = event_record;
+    device->event_mark = event_mark;
     device->event_wait = event_wait;
     device->event_done = event_done;
     device->event_destroy = event_destroy;
