@@ -147,6 +147,10 @@ typedef struct tsi_device {
     /* Where functions that run by `defer` find what is at an address of the device; memory of the
      * host is where it is. [the address itself] */
     void *(*near)(const struct tsi_device *device, const void *address);
+    /* |x|^power of every element of a block, or the root behind a sum of them, in place, in f64 and
+     * with the host's bits. *done false: not of this dtype or power. [the host does it] */
+    ts_status (*power)(const struct tsi_device *device, const tsi_block *block, double power,
+                       bool root, tsi_stream *stream, bool *done);
 } tsi_device;
 
 /* What the host reads or writes in a step that is recorded would be that step's for ever. */

@@ -79,11 +79,15 @@ static ts_status finish_later(void *context)
     return finish_image(&task->block, task->power, task->before);
 }
 
-/* In the queue where that runs code of the host, else in an image. */
+/* By the device's own function, in the queue where that runs code of the host, else in an image. */
 static ts_status finish_block(ts_rank *rank, const tsi_block *block, double power, bool before)
 {
     const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    bool done = false;
     if (!mine) return ts_rank_status(rank);
+    if (mine->device->power)
+        TSI_TRY(mine->device->power(mine->device, block, power, !before, mine->queue, &done));
+    if (done) return TS_OK;
     if (mine->device->defer) {
         finish_task *task = tsi_alloc(sizeof *task);
         if (!task) return tsi_fail_memory("the last step of a reduction", sizeof *task);

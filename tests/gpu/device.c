@@ -4,6 +4,8 @@
  *
  * Bytes are random, so every kind of number is met, NaN with its payload too. What a sum makes of a
  * NaN is any NaN: the machines differ there. */
+#include <math.h>
+
 #include "gpu/gpu.h"
 
 #include "array/random.h"
@@ -146,6 +148,83 @@ TS_TEST(fills)
             free(back);
         }
     gpu_pair_drop(gpu, &target);
+    gpu->stream_destroy(gpu, stream);
+}
+
+/* ---- powers and roots of p-norms ------------------------------------------------------------- */
+
+static double power_of(double x, int power, bool root)
+{
+    if (power == 1) return root ? x : fabs(x);
+    return root ? sqrt(x) : x * x;
+}
+
+/* What the host makes of a block, through doubles. */
+static void power_on_host(test *t, const tsi_block *block, int power, bool root)
+{
+    const tsi_device *cpu = tsi_device_host();
+    double *wide = malloc((size_t)(tsi_block_count(block) + 1) * sizeof *wide);
+    tsi_block dense = *block;
+    dense.dtype = TS_DTYPE_F64;
+    dense.data = wide;
+    int64_t step = 1;
+    for (int32_t d = block->ndim - 1; d >= 0; step *= block->extent[d--])
+        dense.stride[d] = step;
+    TEST_OK(t, cpu->copy(cpu, &dense, block, NULL));
+    for (int64_t i = 0; i < tsi_block_count(block); i++)
+        wide[i] = power_of(wide[i], power, root);
+    TEST_OK(t, cpu->copy(cpu, block, &dense, NULL));
+    free(wide);
+}
+
+/* Random numbers of a dtype, none of them negative where roots are taken. */
+static void numbers_of(test *t, char *memory, ts_dtype dtype, bool root)
+{
+    const tsi_device *cpu = tsi_device_host();
+    int64_t count = ROOM / (int64_t)ts_dtype_size(dtype);
+    double *wide = malloc((size_t)count * sizeof *wide);
+    for (int64_t i = 0; i < count; i++)
+        wide[i] = (double)(test_random(t) % 200001) / 1000 - (root ? 0 : 100);
+    tsi_block from = {
+        .data = wide, .dtype = TS_DTYPE_F64, .ndim = 1, .extent = { count }, .stride = { 1 }
+    };
+    tsi_block to = from;
+    to.data = memory;
+    to.dtype = (int32_t)dtype;
+    TEST_OK(t, cpu->copy(cpu, &to, &from, NULL));
+    free(wide);
+}
+
+static void check_power(test *t, const tsi_device *gpu, tsi_stream *stream, gpu_pair pair,
+                        const shape *s, ts_dtype dtype, int power, bool root)
+{
+    bool done = false;
+    numbers_of(t, pair.host, dtype, root);
+    TEST_OK(t, gpu->copy_in(gpu, pair.device, pair.host, ROOM, stream));
+    tsi_block here = block_of(s, pair.host, dtype, true);
+    tsi_block there = block_of(s, pair.device, dtype, true);
+    power_on_host(t, &here, power, root);
+    TEST_OK(t, gpu->power(gpu, &there, power, root, stream, &done));
+    char *back = gpu_read(t, gpu, stream, pair);
+    TEST_SAY(t, done && memcmp(back, pair.host, ROOM) == 0, "%s of %d, %s, %s",
+             root ? "root" : "power", power, ts_dtype_name(dtype), s->name);
+    free(back);
+}
+
+TS_TEST(powers_and_roots)
+{
+    static const ts_dtype reals[] = { TS_DTYPE_F32, TS_DTYPE_F64, TS_DTYPE_BF16, TS_DTYPE_F16 };
+    tsi_stream *stream = NULL;
+    bool done = true;
+    const tsi_device *gpu = gpu_open(t, &stream);
+    if (!gpu) return;
+    gpu_pair pair = gpu_pair_make(t, gpu, stream, ROOM);
+    for (int i = 0; i < SHAPES * 4 * 4; i++)
+        check_power(t, gpu, stream, pair, &shapes[i / 16], reals[i / 4 % 4], 1 + i / 2 % 2, i % 2);
+    tsi_block other = block_of(&shapes[2], pair.device, TS_DTYPE_F32, true);
+    TEST_OK(t, gpu->power(gpu, &other, 3, false, stream, &done));
+    TEST_CHECK(t, !done);
+    gpu_pair_drop(gpu, &pair);
     gpu->stream_destroy(gpu, stream);
 }
 

@@ -284,6 +284,41 @@ ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi
     return tsi_cuda_end(cuda, stream, side, status);
 }
 
+/* ---- p-norms --------------------------------------------------------------------------------- */
+
+/* The function that takes powers of p, or their roots; 1 and 2 alone have the host's bits. */
+static tsi_cuda_kernel power_kernel(double power, bool root)
+{
+    if (power == 1.0) return TSI_CUDA_cast_abs;
+    if (power == 2.0) return root ? TSI_CUDA_cast_root : TSI_CUDA_cast_square;
+    return TSI_CUDA_KERNEL_COUNT;
+}
+
+static bool is_real(int32_t dtype)
+{
+    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_BF16 ||
+           dtype == TS_DTYPE_F16;
+}
+
+ts_status tsi_cuda_power(const tsi_device *device, const tsi_block *block, double power, bool root,
+                         tsi_stream *stream, bool *done)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    tsi_cuda_kernel kernel = power_kernel(power, root);
+    loops l;
+    bool side;
+    *done = is_real(block->dtype) && kernel != TSI_CUDA_KERNEL_COUNT;
+    if (!*done || (root && power == 1.0) || !loops_make(&l, block, block)) return TS_OK;
+    TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
+    tsi_cuda_copy_args args = { .to = operand_of(l.to, l.to_stride, l.ndim),
+                                .from = operand_of(l.from, l.from_stride, l.ndim),
+                                .to_dtype = block->dtype,
+                                .from_dtype = block->dtype };
+    tsi_cuda_space_make(&args.space, l.ndim, l.extent);
+    ts_status status = tsi_cuda_launch_items(stream, kernel, args.space.count, &args);
+    return tsi_cuda_end(cuda, stream, side, status);
+}
+
 /* ---- fills ----------------------------------------------------------------------------------- */
 
 static ts_status fill_units(tsi_stream *stream, loops l, const void *element)

@@ -172,6 +172,8 @@ ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi
                         tsi_stream *stream);
 ts_status tsi_cuda_fill(const tsi_device *device, const tsi_block *to, const void *element,
                         tsi_stream *stream);
+ts_status tsi_cuda_power(const tsi_device *device, const tsi_block *block, double power, bool root,
+                         tsi_stream *stream, bool *done);
 ts_status tsi_cuda_fold(const tsi_device *device, const tsi_block *to, const tsi_block *const *from,
                         int64_t count, ts_reduce reduce, int64_t avg_count, tsi_stream *stream);
 ts_status tsi_cuda_random(const tsi_device *device, const tsi_random_recipe *recipe,

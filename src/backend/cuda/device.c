@@ -332,12 +332,13 @@ static void device_make(tsi_cuda *cuda, int32_t ordinal)
                                     .reach = reach,
                                     .fault = fault,
                                     .random = tsi_cuda_random,
+                                    .power = tsi_cuda_power,
                                     .libraries = libraries } };
     (void)snprintf(cuda->name, sizeof cuda->name, "cuda:%d", ordinal);
     pthread_mutex_init(&cuda->lock, NULL);
     pthread_mutex_init(&cuda->side_lock, NULL);
-    tsi_cuda_stream_functions(&cuda->device);
     pthread_mutex_init(&cuda->event_lock, NULL);
+    tsi_cuda_stream_functions(&cuda->device);
     tsi_cuda_graph_functions(&cuda->device);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cast.cu - any dtype to any other, one rounding each; f32 with bf16 and f16 in units
- * of four. */
+ * of four; and what p-norms make of reals before and behind their sums. */
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
@@ -18,6 +18,33 @@ TSI_KERNEL(cast_any, tsi_cuda_copy_args)
         else
             store_f64(a.to_dtype, a.to.data, offset[0], w.re, w.im);
     }
+}
+
+/* Reals in f64, one function of each, as the host does it. */
+template <typename F> __device__ inline void cast_by(const tsi_cuda_copy_args &a, F function)
+{
+    const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
+    for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
+        int64_t offset[2];
+        place(a.space, i, operands, offset);
+        double x = load_wide(a.from_dtype, a.from.data, offset[1]).re;
+        store_f64(a.to_dtype, a.to.data, offset[0], function(x), 0.0);
+    }
+}
+
+TSI_KERNEL(cast_abs, tsi_cuda_copy_args)
+{
+    cast_by(a, [](double x) { return fabs(x); });
+}
+
+TSI_KERNEL(cast_square, tsi_cuda_copy_args)
+{
+    cast_by(a, [](double x) { return x * x; });
+}
+
+TSI_KERNEL(cast_root, tsi_cuda_copy_args)
+{
+    cast_by(a, [](double x) { return sqrt(x); });
 }
 
 struct bf16 {
