@@ -153,28 +153,45 @@ __device__ inline bool is_plain(const tsi_cuda_update_item &t, int32_t moments)
     return plain && bits % 16 == 0;
 }
 
+__device__ inline void adamw_unit(const numbers<float> &n, const tsi_cuda_update_item &t,
+                                  unit_of<float> (&x)[4], int64_t i)
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        adamw<float>(n, &x[0].element[e], x[1].element[e], &x[2].element[e], &x[3].element[e]);
+    __stcs((uint4 *)((float *)t.part[0] + i), x[0].unit);
+    __stcs((uint4 *)((float *)t.part[2] + i), x[2].unit);
+    __stcs((uint4 *)((float *)t.part[3] + i), x[3].unit);
+    if (!t.part[4]) return;
+    ushort4 half;
+    half.x = tsi_bf16_of_f32(x[0].element[0]);
+    half.y = tsi_bf16_of_f32(x[0].element[1]);
+    half.z = tsi_bf16_of_f32(x[0].element[2]);
+    half.w = tsi_bf16_of_f32(x[0].element[3]);
+    *(ushort4 *)((uint16_t *)t.part[4] + i) = half;
+}
+
+/* SIDE units of a thread are on their way together before the first is written. */
+template <int SIDE>
 __device__ inline void adamw_units(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t,
                                    int64_t begin, int64_t units)
 {
     const numbers<float> n = numbers_of<float>(a);
-    for (int64_t u = threadIdx.x; u < units; u += blockDim.x) {
-        unit_of<float> x[4];
+    for (int64_t u = threadIdx.x; u < units; u += SIDE * (int64_t)blockDim.x) {
+        unit_of<float> x[SIDE][4];
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            x[k].unit = __ldcs((const uint4 *)((const float *)t.part[k] + begin) + u);
+        for (int s = 0; s < SIDE; s++) {
+            int64_t at = u + s * (int64_t)blockDim.x;
+            if (at >= units) continue;
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            adamw<float>(n, &x[0].element[e], x[1].element[e], &x[2].element[e], &x[3].element[e]);
-        __stcs((uint4 *)((float *)t.part[0] + begin) + u, x[0].unit);
-        __stcs((uint4 *)((float *)t.part[2] + begin) + u, x[2].unit);
-        __stcs((uint4 *)((float *)t.part[3] + begin) + u, x[3].unit);
-        if (!t.part[4]) continue;
-        ushort4 half;
-        half.x = tsi_bf16_of_f32(x[0].element[0]);
-        half.y = tsi_bf16_of_f32(x[0].element[1]);
-        half.z = tsi_bf16_of_f32(x[0].element[2]);
-        half.w = tsi_bf16_of_f32(x[0].element[3]);
-        ((ushort4 *)((uint16_t *)t.part[4] + begin))[u] = half;
+            for (int k = 0; k < 4; k++)
+                x[s][k].unit = __ldcs((const uint4 *)((const float *)t.part[k] + begin) + at);
+        }
+#pragma unroll
+        for (int s = 0; s < SIDE; s++) {
+            int64_t at = u + s * (int64_t)blockDim.x;
+            if (at < units) adamw_unit(n, t, x[s], begin + 4 * at);
+        }
     }
 }
 
@@ -191,7 +208,7 @@ template <bool CHANCE> __device__ inline void adamw_chunk(const tsi_cuda_update_
     if constexpr (CHANCE) {
         if (narrow) adamw_narrow(a, t, begin, units);
     }
-    if (plain && !narrow) adamw_units(a, t, begin, units);
+    if (plain && !narrow) adamw_units<CHANCE ? 1 : 2>(a, t, begin, units);
     if (t.dtype[0] == TS_DTYPE_F64)
         adamw_range<double>(a, t, begin, end);
     else if (begin + each * units < end)
