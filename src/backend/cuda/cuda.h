@@ -43,11 +43,22 @@ typedef struct tsi_cuda_room {
     bool pinned; /* of the host, else of the device */
 } tsi_cuda_room;
 
+/* What a product reads and writes, addresses from begin to end (beside.c). */
+enum { TSI_CUDA_PRODUCT_READS = 3 };
+typedef struct tsi_cuda_bytes {
+    uintptr_t begin, end;
+} tsi_cuda_bytes;
+typedef struct tsi_cuda_touched {
+    tsi_cuda_bytes read[TSI_CUDA_PRODUCT_READS], written;
+} tsi_cuda_touched;
+
 typedef struct tsi_cuda_capture {
     tsi_cuda_room *room;
     void *scratch; /* of one call at a time, as the stream's */
     size_t scratch_bytes;
-    bool asks; /* one of its kernels may complain */
+    bool asks;                /* one of its kernels may complain */
+    tsi_cuda_touched product; /* the last small one, */
+    uint64_t product_at;      /* and what the stream had sent behind it; 0: none */
 } tsi_cuda_capture;
 
 struct tsi_stream {
@@ -66,6 +77,9 @@ struct tsi_stream {
     uint64_t asked;                /* calls that may complain */
     bool asking;                   /* one was launched since the last wait */
     bool apart;                    /* what it did last is no kernel (tsi_cuda_apart) */
+    uint64_t sent;                 /* kernels, products, copies and waits that it got */
+    struct tsi_stream *branch;     /* of graphs, and where it begins and ends (beside.c) */
+    CUevent fork, join;
     tsi_cuda_call call[TSI_CUDA_CALLS];
     tsi_cuda_capture *capture; /* NULL: work runs as it comes */
 };
@@ -76,6 +90,7 @@ struct tsi_cuda {
     CUdevice handle;
     int32_t units; /* multiprocessors */
     bool early;    /* kernels may begin before the one ahead has ended (kernels/kernel.cuh) */
+    bool beside;   /* products of graphs may run side by side (beside.c) */
     pthread_mutex_t lock;
     bool open;
     CUcontext context;
@@ -103,6 +118,7 @@ static inline CUdeviceptr tsi_cuda_pointer(const void *memory)
 static inline CUstream tsi_cuda_apart(tsi_stream *stream)
 {
     stream->apart = true;
+    stream->sent++;
     return stream->handle;
 }
 

@@ -400,6 +400,7 @@ ts_status tsi_cudnn_run(tsi_stream *stream, const tsi_cudnn_plan *plan, const in
     void *handle = run_handle(stream), *workspace = NULL;
     if (!handle) return TSI_FAIL(TS_ERR_INTERNAL, "%s: cuDNN gives no handle", stream->cuda->name);
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)plan->workspace, &workspace));
+    stream->sent++;
     int failed = execute(handle, plan, name, memory, count, workspace);
     if (!failed) return TS_OK;
     return TSI_FAIL(TS_ERR_INTERNAL, "%s: cuDNN's attention says %d", stream->cuda->name, failed);

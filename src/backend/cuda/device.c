@@ -302,13 +302,18 @@ static bool reach(const tsi_device *device, const tsi_device *other)
            can;
 }
 
-/* A GPU of 9.0 and up whose driver keeps it in graphs (12.3); TESSERA_CUDA_EARLY=off: never. */
+static bool is_off(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text && strcmp(text, "off") == 0;
+}
+
+/* A GPU of 9.0 and up whose driver keeps it in graphs (12.3). */
 static bool is_early(const tsi_cuda *cuda)
 {
     enum { HOPPER = 9, DRIVER = 12030 };
-    const char *text = getenv("TESSERA_CUDA_EARLY");
     int driver = 0;
-    if (text && strcmp(text, "off") == 0) return false;
+    if (is_off("TESSERA_CUDA_EARLY")) return false;
     return tsi_cu.version(&driver) == CUDA_SUCCESS && driver >= DRIVER &&
            attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= HOPPER;
 }
@@ -353,6 +358,7 @@ ts_status tsi_cuda_devices(const tsi_device *const **out, int32_t *count)
         if (tsi_cu.device_get(&cuda->handle, i) != CUDA_SUCCESS) break;
         cuda->units = (int32_t)attribute(cuda, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
         cuda->early = is_early(cuda);
+        cuda->beside = !is_off("TESSERA_CUDA_BESIDE");
         found.device[found.count++] = &cuda->device;
     }
     *out = found.device;

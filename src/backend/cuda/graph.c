@@ -94,7 +94,7 @@ static ts_status capture_begin(const tsi_device *device, tsi_stream *stream)
         return tsi_cuda_fail(cuda, result, "the begin of a capture");
     }
     stream->capture = capture;
-    stream->apart = true;
+    (void)tsi_cuda_apart(stream);
     return TS_OK;
 }
 
@@ -129,7 +129,7 @@ static ts_status capture_end(const tsi_device *device, tsi_stream *stream, tsi_d
     CUgraph source = NULL;
     *out = NULL;
     stream->capture = NULL;
-    stream->apart = true;
+    (void)tsi_cuda_apart(stream);
     ts_status entered = tsi_cuda_enter(cuda);
     if (entered != TS_OK) {
         tsi_cuda_capture_drop(cuda, capture);

@@ -36,6 +36,7 @@ ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t bl
     how.attrs = &early;
     how.numAttrs = stream->cuda->early && !stream->apart;
     stream->apart = false;
+    stream->sent++;
     CUresult result = tsi_cu.launch(&how, stream->cuda->kernel[kernel], parameters, NULL);
     return result == CUDA_SUCCESS ? TS_OK : tsi_cuda_fail(stream->cuda, result, "a launch");
 }

@@ -7,7 +7,7 @@
  * and kept: the same shape has the same bits for the life of the process.
  *
  * INV: one workspace a stream, so products of one stream never share it with another's. */
-#include "backend/cuda/product.h"
+#include "backend/cuda/beside.h"
 
 #include <cublasLt.h>
 #include <string.h>
@@ -415,6 +415,20 @@ static ts_status workspace_of(tsi_stream *stream)
     return TS_OK;
 }
 
+static ts_status launch(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
+                        const cublasLtMatmulAlgo_t *algorithm)
+{
+    tsi_stream *on = stream;
+    TSI_TRY(tsi_cuda_beside_begin(stream, p, &on));
+    ts_status status = workspace_of(on);
+    if (status == TS_OK) {
+        cublasStatus_t said = multiply(on, p, x, algorithm);
+        if (said != CUBLAS_STATUS_SUCCESS) status = refuse(stream, p, said);
+    }
+    ts_status ended = tsi_cuda_beside_end(stream, p, on);
+    return status == TS_OK ? ended : status;
+}
+
 ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *product)
 {
     pthread_mutex_lock(&lt.lock);
@@ -427,12 +441,10 @@ ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *produ
     choice c;
     ts_status status = workspace_of(stream);
     if (status != TS_OK) return status;
-    if (make_problem(&x, &key) && choose(stream, &p, &x, &key, &c)) {
-        cublasStatus_t said = multiply(stream, &p, &x, &c.algorithm);
-        if (said != CUBLAS_STATUS_SUCCESS) status = refuse(stream, &p, said);
-    } else {
+    if (make_problem(&x, &key) && choose(stream, &p, &x, &key, &c))
+        status = launch(stream, &p, &x, &c.algorithm);
+    else
         status = (ts_status)TSI_KERNEL_DECLINED;
-    }
     drop_problem(&x);
     return status;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "backend/cuda/attend.h"
+#include "backend/cuda/beside.h"
 #include "backend/cuda/complain.h"
 #include "backend/cuda/cudnn.h"
 #include "base/alloc.h"
@@ -65,6 +66,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         tsi_cudnn_handle_drop(stream->cudnn);
     }
     tsi_cuda_tiles_drop(stream, alive);
+    tsi_cuda_beside_drop(stream, alive);
     tsi_cuda_capture_drop(cuda, stream->capture);
     if (alive) (void)tsi_cu.stream_destroy(stream->handle);
     pthread_mutex_destroy(&stream->lock);
