@@ -155,6 +155,8 @@ void tsi_cuda_capture_drop(tsi_cuda *cuda, tsi_cuda_capture *capture); /* NULL: 
 /* While a stream captures: the scratch and the staging of the two functions above. */
 ts_status tsi_cuda_capture_scratch(tsi_stream *stream, size_t bytes, void **out);
 ts_status tsi_cuda_capture_stage(tsi_stream *stream, void *to, const void *from, size_t bytes);
+/* While it captures: memory of the graph that holds these bytes and that nobody writes. */
+ts_status tsi_cuda_capture_table(tsi_stream *stream, const void *from, size_t bytes, void **out);
 
 /* ---- launch.c */
 /* A launch over `items`, one a thread, in blocks of TSI_CUDA_BLOCK; at most `waves` times what the

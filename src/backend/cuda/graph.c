@@ -78,6 +78,14 @@ ts_status tsi_cuda_capture_stage(tsi_stream *stream, void *to, const void *from,
     return TS_OK;
 }
 
+/* By the side stream: there when this returns. */
+ts_status tsi_cuda_capture_table(tsi_stream *stream, const void *from, size_t bytes, void **out)
+{
+    const tsi_device *device = &stream->cuda->device;
+    TSI_TRY(room_make(stream, bytes, false, out));
+    return device->copy_in(device, *out, from, bytes, NULL);
+}
+
 /* ---- capture --------------------------------------------------------------------------------- */
 
 /* Relaxed: memory is taken on the way. */

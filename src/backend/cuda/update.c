@@ -48,11 +48,14 @@ static ts_status table_send(table *t, tsi_stream *stream, tsi_cuda_update_args *
     size_t sums = (size_t)(t->chunks + t->items) * sizeof(double);
     TSI_TRY(tsi_cuda_enter(stream->cuda));
     TSI_TRY(tsi_cuda_scratch(stream, bytes + sums, &t->memory));
-    args->item = t->memory;
+    void *items = t->memory;
     args->partial = (double *)(void *)((char *)t->memory + bytes);
     args->items = t->items;
     args->chunks = t->chunks;
-    return tsi_cuda_stage_in(stream, t->memory, t->item, bytes);
+    TSI_TRY(stream->capture ? tsi_cuda_capture_table(stream, t->item, bytes, &items)
+                            : tsi_cuda_stage_in(stream, items, t->item, bytes));
+    args->item = items;
+    return TS_OK;
 }
 
 static ts_status launch_squares(const table *t, tsi_stream *stream, tsi_cuda_update_args *args)
