@@ -9,7 +9,8 @@
  *
  * INV: a slice is read and written by one part only, and an element's inputs are all read before
  * its output is written: in and out of an all_reduce may be the same memory. With a stream this
- * holds in its order, and nothing is cut for caches: each piece is a launch. */
+ * holds in its order, and nothing is cut for caches. Copies of one operation are independent of
+ * each other, so a device that takes lists of them gets them together. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +25,32 @@ enum {
     CHUNK_MIN = 1 << 12, /* of one block: below it the calls cost more than the misses */
     SLICE_ALIGN = 32     /* elements: slices of dense arrays begin on whole cache lines */
 };
+
+/* ---- copies and folds ------------------------------------------------------------------------ */
+
+ts_status tsi_mover_flush(tsi_mover by)
+{
+    if (by.moves == NULL || by.moves->count == 0) return TS_OK;
+    int64_t count = by.moves->count;
+    by.moves->count = 0;
+    return by.device->copy_list(by.device, by.moves->to, by.moves->from, count, by.stream);
+}
+
+ts_status tsi_mover_copy(tsi_mover by, const tsi_block *to, const tsi_block *from)
+{
+    tsi_moves *moves = by.moves;
+    if (moves == NULL) return by.device->copy(by.device, to, from, by.stream);
+    moves->to[moves->count] = *to;
+    moves->from[moves->count++] = *from;
+    return moves->count == TSI_MOVES_MAX ? tsi_mover_flush(by) : TS_OK;
+}
+
+ts_status tsi_mover_fold(tsi_mover by, const tsi_block *to, const tsi_block *const *from,
+                         int64_t count, ts_reduce reduce, int64_t avg_count)
+{
+    TSI_TRY(tsi_mover_flush(by));
+    return by.device->fold(by.device, to, from, count, reduce, avg_count, by.stream);
+}
 
 /* ---- boxes: a range of row-major positions as few rectangular pieces ------------------------- */
 
@@ -113,7 +140,7 @@ static ts_status copy_to(const canvas *c, const tsi_block *from, int64_t first)
 {
     for (int64_t i = first; i < c->ins + c->outs; i++) {
         if (c->sub[i].data == from->data) continue; /* in place */
-        TSI_TRY(c->by.device->copy(c->by.device, &c->sub[i], from, c->by.stream));
+        TSI_TRY(tsi_mover_copy(c->by, &c->sub[i], from));
     }
     return TS_OK;
 }
@@ -122,7 +149,7 @@ static ts_status paint_box(const canvas *c)
 {
     if (c->reduce == TS_REDUCE_NONE) return copy_to(c, &c->sub[0], c->ins);
     const tsi_block *target = &c->sub[c->ins];
-    TSI_TRY(c->by.device->fold(c->by.device, target, c->from, c->ins, c->reduce, 0, c->by.stream));
+    TSI_TRY(tsi_mover_fold(c->by, target, c->from, c->ins, c->reduce, 0));
     return copy_to(c, target, c->ins + 1);
 }
 
@@ -269,7 +296,7 @@ static ts_status move_pair(tsi_mover by, const tsi_work *from, const tsi_work *t
     if (!tsi_work_send_block(from, to->member, &source)) return TS_OK;
     if (!tsi_work_recv_block(to, from->member, &target)) return TS_OK;
     if (source.data == target.data) return TS_OK; /* in place */
-    return by.device->copy(by.device, &target, &source, by.stream);
+    return tsi_mover_copy(by, &target, &source);
 }
 
 /* Starts beside the member itself, so that members do not all read the same peer at once. */
@@ -324,6 +351,16 @@ static ts_status move_kind(tsi_mover by, tsi_work *const *work, int64_t count, i
     return TS_OK;
 }
 
+static ts_status move_together(tsi_mover by, tsi_work *const *work, int64_t count, int64_t part,
+                               int64_t parts, char *sentence, size_t size)
+{
+    tsi_moves moves;
+    moves.count = 0;
+    by.moves = &moves;
+    TSI_TRY(move_kind(by, work, count, part, parts, sentence, size));
+    return tsi_mover_flush(by);
+}
+
 const char *tsi_move_reason(const tsi_device *device, ts_status status)
 {
     const char *fault = device != NULL && device->fault != NULL ? device->fault(device) : NULL;
@@ -334,7 +371,9 @@ ts_status tsi_move_part(tsi_mover by, tsi_work *const *work, int64_t count, int6
                         int64_t parts, char *sentence, size_t size)
 {
     sentence[0] = '\0';
-    ts_status status = move_kind(by, work, count, part, parts, sentence, size);
+    bool lists = by.stream != NULL && by.device->copy_list != NULL;
+    ts_status status = lists ? move_together(by, work, count, part, parts, sentence, size)
+                             : move_kind(by, work, count, part, parts, sentence, size);
     if (status == TS_OK || sentence[0] != '\0') return status;
     char what[200];
     tsi_fingerprint_text(&work[0]->print, what, sizeof what);

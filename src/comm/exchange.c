@@ -169,22 +169,21 @@ static bool equalise(tsi_block *const *block, int64_t blocks, int64_t count)
 
 ts_status tsi_move_stream(tsi_mover by, const tsi_block *to, const tsi_block *from)
 {
-    const tsi_device *device = by.device;
     int64_t count = tsi_block_count(to);
     if (count == 0) return TS_OK;
     if (to->ndim == from->ndim &&
         memcmp(to->extent, from->extent, (size_t)to->ndim * sizeof *to->extent) == 0)
-        return device->copy(device, to, from, by.stream);
+        return tsi_mover_copy(by, to, from);
     tsi_block target = *to, source = *from;
     simplify(&target);
     simplify(&source);
     if (equalise((tsi_block *const[]){ &target, &source }, 2, count))
-        return device->copy(device, &target, &source, by.stream);
+        return tsi_mover_copy(by, &target, &source);
     for (int64_t at = 0; at < count;) {
         tsi_block left = run_at(&target, at, count - at);
         tsi_block right = run_at(&source, at, left.extent[0]);
         left.extent[0] = right.extent[0];
-        TSI_TRY(device->copy(device, &left, &right, by.stream));
+        TSI_TRY(tsi_mover_copy(by, &left, &right));
         at += left.extent[0];
     }
     return TS_OK;
@@ -209,15 +208,14 @@ typedef struct target {
 
 static ts_status put_blocks(const target *t, const tsi_block *to)
 {
-    const tsi_device *device = t->by.device;
     if (t->chain == 1) {
         if (to->data == t->source[0].block.data) return TS_OK; /* a part sent to itself, in place */
-        return device->copy(device, to, &t->source[0].block, t->by.stream);
+        return tsi_mover_copy(t->by, to, &t->source[0].block);
     }
     for (int64_t i = 0; i < t->chain; i++)
         t->from[i] = &t->source[i].block;
-    return device->fold(device, to, t->from, t->chain, (ts_reduce)t->work->print.reduce,
-                        t->work->avg_count, t->by.stream);
+    return tsi_mover_fold(t->by, to, t->from, t->chain, (ts_reduce)t->work->print.reduce,
+                          t->work->avg_count);
 }
 
 /* Blocks of the sources, if each is one whole part of its stream. */

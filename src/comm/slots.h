@@ -111,11 +111,27 @@ void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...) 
 /* fingerprint.c */
 void tsi_fingerprint_seal(tsi_work *work); /* computes print.hash from the rest of the work */
 
+/* Copies of an operation that are not enqueued yet. No target overlaps another one, nor what
+ * another one reads, so they may run in any order. */
+enum { TSI_MOVES_MAX = 64 };
+typedef struct tsi_moves {
+    int64_t count;
+    tsi_block to[TSI_MOVES_MAX], from[TSI_MOVES_MAX];
+} tsi_moves;
+
 /* Who moves bytes: its copies and folds run in the order of the stream; NULL: at once. */
 typedef struct tsi_mover {
     const tsi_device *device;
     tsi_stream *stream;
+    tsi_moves *moves; /* where copies are put together; NULL: each is enqueued as it comes */
 } tsi_mover;
+
+/* carry.c: a copy of the operation; it is enqueued by the next flush at the latest. */
+ts_status tsi_mover_copy(tsi_mover by, const tsi_block *to, const tsi_block *from);
+ts_status tsi_mover_flush(tsi_mover by);
+/* carry.c: a fold, behind the copies before it. */
+ts_status tsi_mover_fold(tsi_mover by, const tsi_block *to, const tsi_block *const *from,
+                         int64_t count, ts_reduce reduce, int64_t avg_count);
 
 /* carry.c: one of `parts` equal parts of an operation whose `count` works are all in this process,
  * in the order of members. Parts of one operation write disjoint memory and may run at the same

@@ -234,7 +234,7 @@ static ts_status run_alone(ts_work *work)
 {
     char sentence[256] = "";
     tsi_work *const one[1] = { &work->base };
-    tsi_mover by = { work->base.device, NULL };
+    tsi_mover by = { .device = work->base.device };
     if (!by.device->host_readable) by.stream = tsi_rank_device_of(work->base.rank)->queue;
     ts_status status = tsi_move_part(by, one, 1, 0, 1, sentence, sizeof sentence);
     tsi_work_conclude(&work->base, status, work->base.rank->index, sentence);

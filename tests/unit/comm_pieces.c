@@ -254,7 +254,7 @@ TS_TEST(comm_stream_between_shapes)
     tsi_block target = {
         .data = to, .dtype = TS_DTYPE_I32, .ndim = 3, .extent = { 2, 3, 4 }, .stride = { 24, 8, 2 }
     };
-    TEST_OK(t, tsi_move_stream((tsi_mover){ tsi_device_host(), NULL }, &target, &source));
+    TEST_OK(t, tsi_move_stream((tsi_mover){ .device = tsi_device_host() }, &target, &source));
     for (int i = 0; i < 24; i++) {
         int at = i / 12 * 24 + i / 4 % 3 * 8 + i % 4 * 2;
         TEST_EQ(t, to[at], i / 6 + i % 6 * 4);
@@ -311,7 +311,7 @@ TS_TEST(comm_stream_between_random_shapes)
         memset(to, 0xFF, ROOM * sizeof *to);
         for (int64_t i = 0; i < count; i++)
             from[place_in(&source, i)] = (int32_t)i;
-        TEST_OK(t, tsi_move_stream((tsi_mover){ tsi_device_host(), NULL }, &target, &source));
+        TEST_OK(t, tsi_move_stream((tsi_mover){ .device = tsi_device_host() }, &target, &source));
         int64_t wrong = 0;
         for (int64_t i = 0; i < count; i++)
             wrong += to[place_in(&target, i)] != (int32_t)i;

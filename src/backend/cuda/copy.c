@@ -7,7 +7,9 @@
  *   rows                        units of 1 to 16 bytes, the widest that rows and places allow
  *   the source runs across      tiles through shared memory
  *   another dtype               one element at a time; f32 with bf16 and f16 by four where rows
- * allow */
+ *                               allow
+ *
+ * A list of copies is a launch for each shape that its pieces have. */
 #include "backend/cuda/cuda.h"
 
 #include <string.h>
@@ -15,6 +17,9 @@
 #include "base/error.h"
 
 enum { UNIT_MAX = 16, TILE_MIN = 8, CAST_UNIT = 4, PER_THREAD = 4 };
+/* Bytes of a row from which on the driver's copy is worth a launch of its own: one that cannot go
+ * in whole units, and any other. */
+enum { ODD_ROW = 1 << 16, LONG_ROW = 1 << 25 };
 
 /* Nested loops over elements, outermost first; strides in elements. */
 typedef struct loops {
@@ -271,6 +276,12 @@ static ts_status copy_cast(tsi_stream *stream, const loops *l, int32_t to_dtype,
     return tsi_cuda_launch_items(stream, TSI_CUDA_cast_any, args.space.count, &args);
 }
 
+static ts_status copy_one(tsi_stream *stream, loops *l, int32_t to_dtype, int32_t from_dtype)
+{
+    if (to_dtype != from_dtype) return copy_cast(stream, l, to_dtype, from_dtype);
+    return copy_same(stream, l);
+}
+
 ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
                         tsi_stream *stream)
 {
@@ -279,8 +290,93 @@ ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi
     bool side;
     if (!loops_make(&l, to, from)) return TS_OK;
     TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
-    ts_status status = to->dtype == from->dtype ? copy_same(stream, &l)
-                                                : copy_cast(stream, &l, to->dtype, from->dtype);
+    ts_status status = copy_one(stream, &l, to->dtype, from->dtype);
+    return tsi_cuda_end(cuda, stream, side, status);
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+typedef struct piece {
+    loops l;      /* in units */
+    int64_t unit; /* bytes; 0: it was launched */
+} piece;
+
+/* Whether the copy is one of units that others may join, and then which. */
+static bool piece_make(const loops *l, piece *out)
+{
+    if (crossing_dim(l) >= 0) return false;
+    *out = (piece){ .l = *l };
+    if (l->ndim == 0) {
+        out->l.ndim = 1;
+        out->l.extent[0] = out->l.to_stride[0] = out->l.from_stride[0] = 1;
+    }
+    int64_t bytes = count_of(l) * l->to_size;
+    out->unit = widest_units(&out->l);
+    return !is_one_row(l) || bytes < (out->unit < UNIT_MAX ? ODD_ROW : LONG_ROW);
+}
+
+static bool same_shape(const piece *a, const piece *b)
+{
+    size_t bytes = (size_t)a->l.ndim * sizeof a->l.extent[0];
+    return a->unit == b->unit && a->l.ndim == b->l.ndim &&
+           memcmp(a->l.extent, b->l.extent, bytes) == 0 &&
+           memcmp(a->l.to_stride, b->l.to_stride, bytes) == 0 &&
+           memcmp(a->l.from_stride, b->l.from_stride, bytes) == 0;
+}
+
+/* The first piece and all others of its shape. */
+static ts_status launch_alike(tsi_stream *stream, piece *first, int64_t count)
+{
+    const loops *l = &first->l;
+    int64_t unit = first->unit, block = (int64_t)PER_THREAD * TSI_CUDA_BLOCK;
+    tsi_cuda_copy_list_args args = { .each = { .to = operand_of(NULL, l->to_stride, l->ndim),
+                                               .from =
+                                                   operand_of(NULL, l->from_stride, l->ndim) } };
+    tsi_cuda_space_make(&args.each.space, l->ndim, l->extent);
+    args.blocks = (args.each.space.count + block - 1) / block;
+    for (piece *p = first + count - 1; p >= first;
+         p--) { /* the first one last: others are like it */
+        if (!same_shape(first, p)) continue;
+        args.to[args.count] = p->l.to;
+        args.from[args.count++] = p->l.from;
+        p->unit = 0;
+    }
+    int64_t blocks = args.count * args.blocks;
+    return tsi_cuda_launch(stream, by_unit(TSI_CUDA_copy_list_1, unit),
+                           blocks < INT32_MAX ? blocks : INT32_MAX, TSI_CUDA_BLOCK, 0, &args);
+}
+
+/* At most TSI_CUDA_PIECES. */
+static ts_status copy_some(tsi_stream *stream, const tsi_block *to, const tsi_block *from,
+                           int64_t count)
+{
+    piece list[TSI_CUDA_PIECES];
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; i++) {
+        loops l;
+        if (!loops_make(&l, &to[i], &from[i])) continue;
+        if (to[i].dtype == from[i].dtype && piece_make(&l, &list[kept]))
+            kept++;
+        else
+            TSI_TRY(copy_one(stream, &l, to[i].dtype, from[i].dtype));
+    }
+    for (int64_t i = 0; i < kept; i++)
+        if (list[i].unit > 0) TSI_TRY(launch_alike(stream, &list[i], kept - i));
+    return TS_OK;
+}
+
+ts_status tsi_cuda_copy_list(const tsi_device *device, const tsi_block *to, const tsi_block *from,
+                             int64_t count, tsi_stream *stream)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    bool side;
+    TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
+    ts_status status = TS_OK;
+    for (int64_t at = 0; at < count && status == TS_OK; at += TSI_CUDA_PIECES) {
+        int64_t left = count - at;
+        status =
+            copy_some(stream, to + at, from + at, left < TSI_CUDA_PIECES ? left : TSI_CUDA_PIECES);
+    }
     return tsi_cuda_end(cuda, stream, side, status);
 }
 

@@ -98,7 +98,7 @@ struct tsi_cuda {
     struct tsi_stream side; /* not open while its handle is NULL */
     pthread_mutex_t side_lock;
     pthread_mutex_t event_lock;
-    tsi_device_event *events; /* that nobody has (stream.c) */
+    tsi_device_event *events; /* to be recorded again (stream.c) */
     char fault[256];          /* "": none */
     void *cudnn;              /* the handle that plans are made with */
 };
@@ -188,6 +188,8 @@ void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *ext
 /* ---- copy.c, fold.c, random.c: the kernels of the table */
 ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
                         tsi_stream *stream);
+ts_status tsi_cuda_copy_list(const tsi_device *device, const tsi_block *to, const tsi_block *from,
+                             int64_t count, tsi_stream *stream);
 ts_status tsi_cuda_fill(const tsi_device *device, const tsi_block *to, const void *element,
                         tsi_stream *stream);
 ts_status tsi_cuda_power(const tsi_device *device, const tsi_block *block, double power, bool root,

@@ -328,6 +328,7 @@ static void device_make(tsi_cuda *cuda, int32_t ordinal)
                                     .buffer_alloc = buffer_alloc,
                                     .buffer_free = buffer_free,
                                     .copy = tsi_cuda_copy,
+                                    .copy_list = tsi_cuda_copy_list,
                                     .fill = tsi_cuda_fill,
                                     .fold = tsi_cuda_fold,
                                     .properties = properties,

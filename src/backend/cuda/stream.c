@@ -10,6 +10,7 @@
  * A copy out to pageable memory is the driver's, which returns when it is done. */
 #include "backend/cuda/cuda.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "backend/cuda/attend.h"
@@ -20,9 +21,11 @@
 #include "base/error.h"
 
 struct tsi_device_event {
+    tsi_device_event *next; /* of those that are kept */
+    tsi_cuda *cuda;
     CUevent handle;
-    tsi_device_event *next; /* among those that nobody has */
-    bool kept;              /* goes there when its owner gives it back */
+    _Atomic int32_t users;
+    bool kept; /* goes back to the device, to be recorded again */
 };
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -231,65 +234,69 @@ static ts_status copy_out(const tsi_device *device, void *to, const void *from, 
 
 /* An event says that a stream has passed a point; making one and ending it takes the driver longer
  * than recording it, so those for order alone are kept. A wait or a graph looks at an event when it
- * is called or captured, not later: one that its owner gave back may be recorded again.
+ * is called or captured, not later: one that its owners gave back may be recorded again.
  *
  * INV: what is kept has no time and was never recorded in a capture. */
-static tsi_device_event *take_kept(tsi_cuda *cuda)
-{
-    pthread_mutex_lock(&cuda->event_lock);
-    tsi_device_event *event = cuda->events;
-    if (event) cuda->events = event->next;
-    pthread_mutex_unlock(&cuda->event_lock);
-    return event;
-}
-
 static ts_status event_make(tsi_cuda *cuda, bool timed, tsi_device_event **out)
 {
-    tsi_device_event *event = timed ? NULL : take_kept(cuda);
-    *out = event;
-    if (event) return TS_OK;
-    event = tsi_calloc(1, sizeof *event);
+    tsi_device_event *event = tsi_calloc(1, sizeof *event);
     if (!event) return tsi_fail_memory("an event", sizeof *event);
-    CUresult result =
-        tsi_cu.event_create(&event->handle, timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+    unsigned flags = timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
+    CUresult result = tsi_cu.event_create(&event->handle, flags);
     if (result != CUDA_SUCCESS) {
         tsi_free(event);
         return tsi_cuda_fail(cuda, result, "an event");
     }
+    event->cuda = cuda;
     *out = event;
     return TS_OK;
 }
 
-static void event_destroy(const tsi_device *device, tsi_device_event *event)
+/* One that was recorded before, or a new one. A moment without a time costs the stream less. */
+static ts_status event_take(tsi_cuda *cuda, bool timed, tsi_device_event **out)
 {
-    tsi_cuda *cuda = tsi_cuda_of(device);
-    if (!event) return;
-    if (event->kept) {
+    pthread_mutex_lock(&cuda->event_lock);
+    tsi_device_event *event = timed ? NULL : cuda->events;
+    if (event) cuda->events = event->next;
+    pthread_mutex_unlock(&cuda->event_lock);
+    if (!event) TSI_TRY(event_make(cuda, timed, &event));
+    event->kept = !timed;
+    atomic_store_explicit(&event->users, 1, memory_order_relaxed);
+    *out = event;
+    return TS_OK;
+}
+
+/* Streams that were told to wait for it go by the record they were told of. */
+static void event_put(tsi_device_event *event)
+{
+    tsi_cuda *cuda = event->cuda;
+    bool alive = !cuda->fault[0];
+    if (event->kept && alive) {
         pthread_mutex_lock(&cuda->event_lock);
         event->next = cuda->events;
         cuda->events = event;
         pthread_mutex_unlock(&cuda->event_lock);
         return;
     }
-    if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.event_destroy(event->handle);
+    if (alive && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.event_destroy(event->handle);
     tsi_free(event);
 }
 
 static ts_status record(tsi_cuda *cuda, tsi_stream *stream, bool timed, tsi_device_event **out)
 {
+    tsi_device_event *event = NULL;
     *out = NULL;
     if (!stream) return TS_OK; /* nothing is ever pending there */
-    tsi_device_event *event = NULL;
     TSI_TRY(tsi_cuda_enter(cuda));
-    TSI_TRY(event_make(cuda, timed, &event));
-    event->kept = !timed && !stream->capture;
+    TSI_TRY(event_take(cuda, timed, &event));
+    if (stream->capture) event->kept = false; /* it is the graph's */
     CUresult result = tsi_cu.event_record(event->handle, stream->handle);
     if (result == CUDA_SUCCESS) {
         *out = event;
         return TS_OK;
     }
     event->kept = false;
-    event_destroy(&cuda->device, event);
+    event_put(event);
     return tsi_cuda_fail(cuda, result, "an event");
 }
 
@@ -301,6 +308,13 @@ static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_
 static ts_status event_mark(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
 {
     return record(tsi_cuda_of(device), stream, true, out);
+}
+
+static tsi_device_event *event_share(const tsi_device *device, tsi_device_event *event)
+{
+    (void)device;
+    atomic_fetch_add_explicit(&event->users, 1, memory_order_relaxed);
+    return event;
 }
 
 static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_device_event *event)
@@ -322,6 +336,13 @@ static bool event_done(const tsi_device *device, tsi_device_event *event)
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!event || tsi_cuda_enter(cuda) != TS_OK) return true;
     return tsi_cu.event_query(event->handle) != CUDA_ERROR_NOT_READY;
+}
+
+static void event_destroy(const tsi_device *device, tsi_device_event *event)
+{
+    (void)device;
+    if (!event) return;
+    if (atomic_fetch_sub_explicit(&event->users, 1, memory_order_acq_rel) == 1) event_put(event);
 }
 
 static ts_status event_time(const tsi_device *device, tsi_device_event *from, tsi_device_event *to,
@@ -347,6 +368,7 @@ void tsi_cuda_stream_functions(tsi_device *device)
     device->stream_handle = stream_handle;
     device->event_record = event_record;
     device->event_mark = event_mark;
+    device->event_share = event_share;
     device->event_wait = event_wait;
     device->event_done = event_done;
     device->event_destroy = event_destroy;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lane.c - the collectives of one team and channel, one after another.
  *
- *   post -> (pending) -> arrive -+- last one: check -+- small: carried out at once by the last one
+ *   post -> (pending) -> arrive -+- last one: check -+- small, or on one device: carried out at
+ *                                |                   |  once by the last one
  *                                |                   +- large: RUN; waiters and helpers claim parts
  *   all parts done: the head moves on, every work is DONE, the meeting serves sequence + DEPTH
  *
@@ -278,6 +279,7 @@ static void open_parts(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
     for (int64_t i = 0; i < lane->hall->team->size; i++)
         atomic_store_explicit(&m->claimed[i], (uint32_t)(sequence - TSI_LANE_DEPTH),
                               memory_order_relaxed);
+    tsi_lane_parted(lane, m);
     atomic_store_explicit(&m->cursor, (sequence & UINT32_MAX) << 32, memory_order_release);
     atomic_store_explicit(&m->turn, turn_of(sequence, TSI_PHASE_RUN), memory_order_seq_cst);
     announce(lane, m);
@@ -300,7 +302,8 @@ static void drive(tsi_lane *lane)
                                                      memory_order_seq_cst, memory_order_relaxed))
             return; /* another thread saw it too */
         if (members_agree(lane, m)) {
-            if (bytes_moved(lane, m) > lane->hall->engine->inline_bytes) {
+            if (bytes_moved(lane, m) > lane->hall->engine->inline_bytes &&
+                !tsi_lane_one_stream(lane, m)) {
                 open_parts(lane, m, sequence);
                 return;
             }

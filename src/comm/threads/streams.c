@@ -11,6 +11,9 @@
  * member's queue goes on behind all of them, because others read and write its blocks. No host
  * waits for any of it, but where there is no memory for an event, or an operation failed.
  *
+ * Where all members share one device there is nothing to divide: who comes last enqueues all of it
+ * in the first stream, and there is one event for all members.
+ *
  * What fails here is told by the works alone: whose thread it is has nothing to do with it.
  *
  * INV: a stream is posted to by one thread at a time: who claimed the part, or holds the inbox's
@@ -60,13 +63,34 @@ static void drop(const tsi_mover *mover, tsi_device_event **event)
     *event = NULL;
 }
 
+bool tsi_lane_one_stream(const tsi_lane *lane, const tsi_meeting *m)
+{
+    bool one = on_device(m);
+    for (int64_t i = 0; i < lane->hall->team->size && one; i++)
+        one = m->work[i]->device == m->work[0]->device;
+    return one;
+}
+
+/* Parts in other streams than the first run behind what that one has. */
+void tsi_lane_parted(tsi_lane *lane, const tsi_meeting *m)
+{
+    const tsi_mover *first = &lane->mover[0];
+    if (!on_device(m) || first->stream == NULL) return;
+    ts_rank *rank = tsi_rank_current();
+    tsi_rank_set_current(NULL);
+    drop(first, &lane->last);
+    if (record(first, &lane->last) != TS_OK)
+        (void)first->device->stream_sync(first->device, first->stream);
+    tsi_rank_set_current(rank);
+}
+
 static ts_status lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, tsi_mover *out)
 {
     tsi_mover *mover = &lane->mover[part];
     TSI_TRY(mover_open(mover, device_of(lane, m, part)));
     for (int64_t i = 0; i < lane->hall->team->size; i++)
         TSI_TRY(wait_in(mover, m->work[i]->ready));
-    TSI_TRY(wait_in(mover, lane->last));
+    if (part > 0) TSI_TRY(wait_in(mover, lane->last)); /* the first stream has passed it */
     *out = *mover;
     return TS_OK;
 }
@@ -75,7 +99,7 @@ ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int6
                         char *text, size_t size)
 {
     int64_t count = lane->hall->team->size;
-    tsi_mover by = { m->work[part]->device, NULL };
+    tsi_mover by = { .device = m->work[part]->device };
     if (!on_device(m)) return tsi_move_part(by, m->work, count, part, parts, text, size);
     ts_rank *rank = tsi_rank_current();
     tsi_rank_set_current(NULL);
@@ -84,6 +108,15 @@ ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int6
     if (status == TS_OK) status = tsi_move_part(by, m->work, count, part, parts, text, size);
     tsi_rank_set_current(rank);
     return status;
+}
+
+/* Another one that waits for the moment of the event, which is the latest of the stream. */
+static ts_status share(const tsi_mover *mover, tsi_device_event *event, tsi_device_event **out)
+{
+    const tsi_device *device = mover->device;
+    if (event == NULL || device->event_share == NULL) return record(mover, out);
+    *out = device->event_share(device, event);
+    return TS_OK;
 }
 
 /* The first stream has passed all parts, then everybody gets an event of it. */
@@ -97,10 +130,13 @@ static ts_status join(tsi_lane *lane, const tsi_meeting *m, int64_t parts)
         drop(first, &end);
         TSI_TRY(status);
     }
-    for (int64_t i = 0; i < lane->hall->team->size; i++)
-        if (!m->work[i]->device->host_readable) TSI_TRY(record(first, &m->work[i]->done));
-    drop(first, &lane->last);
-    return record(first, &lane->last);
+    tsi_device_event *end = NULL;
+    for (int64_t i = 0; i < lane->hall->team->size; i++) {
+        if (m->work[i]->device->host_readable) continue;
+        TSI_TRY(share(first, end, &m->work[i]->done));
+        end = m->work[i]->done;
+    }
+    return TS_OK;
 }
 
 /* The host waits until nothing of the lane moves. */
@@ -158,13 +194,13 @@ static ts_status enqueue(const tsi_mover *mover, tsi_work *from, tsi_work *to,
     if (to != NULL) TSI_TRY(wait_in(mover, to->ready));
     TSI_TRY(tsi_move_stream(*mover, target, &from->in));
     if (!on_host(from)) TSI_TRY(record(mover, &from->done));
-    return to != NULL && !on_host(to) ? record(mover, &to->done) : TS_OK;
+    return to != NULL && !on_host(to) ? share(mover, from->done, &to->done) : TS_OK;
 }
 
 ts_status tsi_inbox_move(tsi_inbox *box, tsi_work *from, tsi_work *to, const tsi_block *target)
 {
     if (on_host(from) && (to == NULL || on_host(to)))
-        return tsi_move_stream((tsi_mover){ from->device, NULL }, target, &from->in);
+        return tsi_move_stream((tsi_mover){ .device = from->device }, target, &from->in);
     ts_rank *rank = tsi_rank_current();
     tsi_rank_set_current(NULL);
     pthread_mutex_lock(&box->moving);

@@ -71,7 +71,7 @@ typedef struct tsi_lane {
     struct tsi_lane *ready_next; /* in tsi_threads.ready, guarded by ready_lock */
     bool ready_queued;
     tsi_mover *mover;       /* by part; of devices, made on first use (streams.c) */
-    tsi_device_event *last; /* of mover[0]: the operation before has moved; NULL: it has */
+    tsi_device_event *last; /* of mover[0]: the operations before have moved; NULL: they have */
     tsi_meeting meeting[TSI_LANE_DEPTH];
 } tsi_lane;
 
@@ -175,6 +175,10 @@ void tsi_lane_destroy(tsi_lane *lane);
  * says why. */
 ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int64_t parts,
                         char *text, size_t size);
+/* All blocks lie on one device: one part is all there is. */
+bool tsi_lane_one_stream(const tsi_lane *lane, const tsi_meeting *m);
+/* Before the parts of an operation are offered. */
+void tsi_lane_parted(tsi_lane *lane, const tsi_meeting *m);
 /* All `parts` were moved or enqueued: sets `done` of the works. */
 void tsi_lane_moved(tsi_lane *lane, const tsi_meeting *m, int64_t parts, bool failed);
 void tsi_lane_movers_end(tsi_lane *lane);

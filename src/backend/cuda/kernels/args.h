@@ -98,6 +98,15 @@ typedef struct tsi_cuda_copy_args {
     int32_t to_dtype, from_dtype;
 } tsi_cuda_copy_args;
 
+/* copy.cu: pieces of one shape that lie apart; to.data and from.data are not used. */
+enum { TSI_CUDA_PIECES = 64 };
+typedef struct tsi_cuda_copy_list_args {
+    tsi_cuda_copy_args each;
+    int64_t count, blocks; /* pieces; blocks of threads for one of them */
+    void *to[TSI_CUDA_PIECES];
+    const void *from[TSI_CUDA_PIECES];
+} tsi_cuda_copy_list_args;
+
 /* copy.cu: dims `row` and `column` in tiles; `from` is contiguous along `row`, `to` along `column`.
  * The other dims are the space. */
 typedef struct tsi_cuda_transpose_args {

@@ -6,23 +6,40 @@
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
 
-template <typename U> __device__ void copy_units(const tsi_cuda_copy_args &a)
+/* Four units from item i on, a block of threads apart. */
+template <typename U>
+__device__ inline void move_four(const tsi_cuda_copy_args &a, U *to_data, const U *from_data,
+                                 int64_t i)
 {
     const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
-    for (int64_t i = first_of<4>(); i < a.space.count; i += step_of<4>()) {
-        U unit[4];
-        int64_t to[4];
+    U unit[4];
+    int64_t to[4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            int64_t item = i + k * TSI_CUDA_BLOCK, offset[2];
-            if (item >= a.space.count) continue;
-            place(a.space, item, operands, offset);
-            to[k] = offset[0];
-            unit[k] = ((const U *)a.from.data)[offset[1]];
-        }
+    for (int k = 0; k < 4; k++) {
+        int64_t item = i + k * TSI_CUDA_BLOCK, offset[2];
+        if (item >= a.space.count) continue;
+        place(a.space, item, operands, offset);
+        to[k] = offset[0];
+        unit[k] = from_data[offset[1]];
+    }
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (i + k * TSI_CUDA_BLOCK < a.space.count) ((U *)a.to.data)[to[k]] = unit[k];
+    for (int k = 0; k < 4; k++)
+        if (i + k * TSI_CUDA_BLOCK < a.space.count) to_data[to[k]] = unit[k];
+}
+
+template <typename U> __device__ void copy_units(const tsi_cuda_copy_args &a)
+{
+    for (int64_t i = first_of<4>(); i < a.space.count; i += step_of<4>())
+        move_four<U>(a, (U *)a.to.data, (const U *)a.from.data, i);
+}
+
+/* Block after block of a piece, piece after piece. */
+template <typename U> __device__ void copy_list_units(const tsi_cuda_copy_list_args &a)
+{
+    for (int64_t b = blockIdx.x; b < a.count * a.blocks; b += gridDim.x) {
+        int64_t piece = b / a.blocks, block = b - piece * a.blocks;
+        move_four<U>(a.each, (U *)a.to[piece], (const U *)a.from[piece],
+                     block * (4 * TSI_CUDA_BLOCK) + threadIdx.x);
     }
 }
 
@@ -187,6 +204,10 @@ TSI_KERNEL(transpose_wide_4, tsi_cuda_transpose_args)
     TSI_KERNEL(copy_##size, tsi_cuda_copy_args)                                                    \
     {                                                                                              \
         copy_units<type>(a);                                                                       \
+    }                                                                                              \
+    TSI_KERNEL(copy_list_##size, tsi_cuda_copy_list_args)                                          \
+    {                                                                                              \
+        copy_list_units<type>(a);                                                                  \
     }                                                                                              \
     TSI_KERNEL(fill_##size, tsi_cuda_fill_args)                                                    \
     {                                                                                              \
