@@ -15,6 +15,7 @@
 
 enum {
     SPIN_NS = 20000,
+    SPIN_DEVICE_NS = 200000, /* a host that sleeps keeps kernels of its device waiting */
     LOOKS_PER_CLOCK = 64,
     INLINE_BYTES = 1 << 14,        /* about what one core copies while another one wakes up */
     INLINE_BYTES_CROWDED = 1 << 17 /* ranks share cores: waking one means stopping another */
@@ -44,6 +45,8 @@ static ts_status threads_open(const tsi_engine_options *options, void **state)
     engine->cores = tsi_core_count();
     bool roomy = world->local_count <= engine->cores;
     engine->spin_ns = roomy ? SPIN_NS : 0;
+    engine->spin_device_ns =
+        2 * world->local_count <= engine->cores ? SPIN_DEVICE_NS : engine->spin_ns;
     engine->inline_bytes = roomy ? INLINE_BYTES : INLINE_BYTES_CROWDED;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->ready_lock, NULL);
@@ -182,8 +185,10 @@ static bool is_wakeful(const visit *v)
 
 static bool spin(const visit *v)
 {
-    if (v->engine->spin_ns == 0) return false;
-    int64_t until = tsi_clock_ns() + v->engine->spin_ns;
+    bool host = v->work->device->host_readable;
+    int64_t spin_ns = host ? v->engine->spin_ns : v->engine->spin_device_ns;
+    if (spin_ns == 0) return false;
+    int64_t until = tsi_clock_ns() + spin_ns;
     do {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (is_wakeful(v)) return true;

@@ -4,8 +4,8 @@
  * Each member has an inbox with the sends to it and its own receives that have not met. Whoever
  * comes second takes the first match out and copies straight from the sender's array into the
  * receiver's. A small send does not wait: a copy of it (a packet) is left in the inbox. A large
- * pair whose second half is asynchronous is queued for helpers, or for the first of the two that
- * waits.
+ * pair of the host's memory whose second half is asynchronous is queued for helpers, or for the
+ * first of the two that waits.
  *
  *   POSTED (in an inbox) -> PAIRED (queued) -> MOVING -> DONE
  *
@@ -154,6 +154,12 @@ static bool is_small(const tsi_work *work)
     return work->print.count * (int64_t)ts_dtype_size((ts_dtype)work->print.dtype) <= PACKET_BYTES;
 }
 
+/* It is enqueued, which is sooner done than somebody is woken for it. */
+static bool in_streams(const tsi_work *send, const tsi_work *recv)
+{
+    return !send->device->host_readable && !recv->device->host_readable && recv->in_order;
+}
+
 static void queue_pair(tsi_threads *engine, tsi_work *send, tsi_work *recv)
 {
     tsi_chair *chairs[2] = { tsi_chair_of(engine, send->rank), tsi_chair_of(engine, recv->rank) };
@@ -176,7 +182,7 @@ static void meet(tsi_threads *engine, tsi_work *send, tsi_work *recv, const tsi_
     TSI_ASSERT(send->print.kind == TSI_COMM_SEND && recv->print.kind == TSI_COMM_RECV);
     if (!tsi_work_agree(send, recv, text, sizeof text))
         end_pair(engine, send, recv, TS_ERR_PEER, text);
-    else if (late->asynchronous && !is_small(recv) && !is_packet(send))
+    else if (late->asynchronous && !is_small(recv) && !is_packet(send) && !in_streams(send, recv))
         queue_pair(engine, send, recv);
     else
         run_pair(engine, send, recv);

@@ -93,8 +93,8 @@ struct tsi_hall {
 
 struct tsi_threads {
     ts_world *world;
-    tsi_chair *chair; /* by local index */
-    int64_t spin_ns;
+    tsi_chair *chair;                /* by local index */
+    int64_t spin_ns, spin_device_ns; /* before a rank sleeps; in operations on memory of devices */
     int64_t
         inline_bytes; /* operations that move at most this much are carried out by who comes last */
     int64_t cores;
