@@ -2,8 +2,10 @@
 /* bench_pipeline.c - `tessera bench pipeline`: steps of a Llama cut into stages beside what their
  * schedule promises.
  *
- *   step      measured, over the makespan that the schedule has with the measured times of each
- *             stage's forwards and gradients; the bubbles of both
+ *   step      measured until the queues are empty, over the time that the ranks' lists have with
+ *             the measured times of each stage's actions, messages included (on a device a message
+ *             takes as much of the host as a small kernel); the bubbles of both
+ *   parts     where a rank's time goes: computing, messages, other actions, waiting
  *   action    what the host does for an action of a stage that computes nothing
  *   memory    what the first rank holds when a forward begins, over what the schedule says it
  *             keeps then; GPipe, which has no gradients yet, tells what one micro-batch takes
@@ -16,6 +18,7 @@
 
 #include "bench.h"
 #include "bench_lines.h"
+#include "bench_pipeline_time.h"
 #include "schedule.h"
 
 enum { RANKS_MAX = 16, STAGES_MAX = 64, STEPS_MAX = 64, MICROS_MAX = 4096 };
@@ -32,9 +35,12 @@ typedef struct bench_run { /* one schedule; ranks are threads and fill their own
     const bench *self;
     ts_schedule *schedule;
     double seconds[STEPS_MAX];             /* of a step, the slowest rank's */
-    double sum[STAGES_MAX][TS_CELL_KINDS]; /* times of a stage's computations */
+    double sum[STAGES_MAX][TS_CELL_KINDS]; /* times of a stage's actions */
     int64_t count[STAGES_MAX][TS_CELL_KINDS];
-    double busy[RANKS_MAX];   /* of all counted steps */
+    bench_list list[RANKS_MAX]; /* what each rank executes */
+    double inputs;              /* making those of a forward, of the steps that count */
+    double busy[RANKS_MAX], messages[RANKS_MAX], others[RANKS_MAX]; /* of all counted steps */
+    double ends[RANKS_MAX], drains[RANKS_MAX]; /* its last action; then, until its queue is empty */
     int64_t live[MICROS_MAX]; /* of rank 0 when it begins a forward, beside what it held before */
     int64_t base, gradients;  /* what it held before a step, and what a step leaves */
 } bench_run;
@@ -43,6 +49,7 @@ typedef struct member { /* of one rank */
     bench_run *run;
     ts_model *model;
     int64_t micros;
+    double inputs; /* of this step */
 } member;
 
 /* ---- a model --------------------------------------------------------------------------------- */
@@ -67,10 +74,13 @@ static ts_tensor *give(void *context, ts_rank *me, int64_t micro, int32_t index)
 {
     (void)index;
     member *m = context;
+    double start = cli_now();
     ts_memory now = TS_INIT(ts_memory);
     if (ts_rank_memory(me, &now) == TS_OK && ts_rank_index(me) == 0)
         m->run->live[micro] = now.live - m->run->base;
-    return tokens(m, 2 * micro);
+    ts_tensor *input = tokens(m, 2 * micro);
+    m->inputs += cli_now() - start;
+    return input;
 }
 
 static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
@@ -85,41 +95,74 @@ static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
-/* Times of this rank's computations; only this rank has its stages. */
+static bool computes(int32_t kind)
+{
+    return kind >= TS_CELL_FORWARD && kind <= TS_CELL_WEIGHT;
+}
+
+static bool is_message(int32_t kind)
+{
+    return kind >= TS_CELL_SEND_FORWARD && kind <= TS_CELL_RECEIVE_BACKWARD;
+}
+
+/* Times of this rank's actions; only this rank has its stages. */
 static void count_times(bench_run *r, const ts_pipeline *p)
 {
     const ts_schedule *s = ts_pipeline_schedule(p);
     const double *begin = ts_pipeline_begin(p), *end = ts_pipeline_end(p);
-    int64_t rank = ts_pipeline_rank(p);
-    for (int64_t i = 0; i < ts_schedule_count(s, rank); i++) {
+    int64_t rank = ts_pipeline_rank(p), count = ts_schedule_count(s, rank);
+    for (int64_t i = 0; i < count; i++) {
         ts_cell c = ts_schedule_cell(s, rank, i);
-        if (c.kind < TS_CELL_FORWARD || c.kind > TS_CELL_WEIGHT) continue;
+        double *all = computes(c.kind) ? r->busy : is_message(c.kind) ? r->messages : r->others;
+        if (c.stage < 0) continue;
         r->sum[c.stage][c.kind] += end[i] - begin[i];
         r->count[c.stage][c.kind]++;
-        r->busy[rank] += end[i] - begin[i];
+        all[rank] += end[i] - begin[i];
     }
+    if (count > 0) r->ends[rank] += end[count - 1];
 }
 
-static ts_status run_steps(bench_run *r, ts_rank *me, ts_pipeline *p, ts_optimizer *optimizer)
+static void keep_list(bench_run *r, const ts_pipeline *p)
 {
+    const ts_schedule *s = ts_pipeline_schedule(p);
+    int64_t rank = ts_pipeline_rank(p), count = ts_schedule_count(s, rank);
+    bench_list *list = &r->list[rank];
+    list->cell = calloc((size_t)count + 1, sizeof *list->cell);
+    list->count = list->cell != NULL ? count : 0;
+    for (int64_t i = 0; i < list->count; i++)
+        list->cell[i] = ts_schedule_cell(s, rank, i);
+}
+
+static ts_status run_steps(member *m, ts_rank *me, ts_pipeline *p, ts_optimizer *optimizer)
+{
+    bench_run *r = m->run;
     ts_group *world = ts_group_world(me);
     for (int64_t step = 0; step <= r->self->steps && ts_rank_status(me) == TS_OK; step++) {
         ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
+        ts_rank_sync(me); /* of the optimizer's step, too, nothing is left */
         ts_group_barrier(world, NULL);
         ts_rank_memory(me, &before);
         if (ts_rank_index(me) == 0) r->base = before.live;
+        m->inputs = 0;
         double start = cli_now();
         ts_pipeline_step(p, NULL, NULL);
+        double issued = cli_now();
+        ts_rank_sync(me);
+        double drained = cli_now();
         ts_group_barrier(world, NULL);
         double seconds = cli_now() - start;
         ts_rank_memory(me, &after);
         if (step > 0) count_times(r, p);
+        if (step > 0) r->drains[ts_pipeline_rank(p)] += drained - issued;
+        if (step > 0 && ts_pipeline_rank(p) == ts_schedule_rank_of(r->schedule, 0))
+            r->inputs += m->inputs;
         if (ts_rank_index(me) == 0 && step > 0) {
             r->seconds[step - 1] = seconds;
             r->gradients = after.live - before.live;
         }
         ts_optimizer_step(optimizer);
     }
+    keep_list(r, p);
     return ts_rank_status(me);
 }
 
@@ -139,11 +182,17 @@ static ts_status work(ts_rank *me, void *argument)
     ts_optimizer *optimizer = NULL;
     if (p != NULL && ts_model_materialize(m.model) == TS_OK)
         optimizer = ts_adamw_create(ts_model_module(m.model), NULL);
-    if (optimizer != NULL) (void)run_steps(r, me, p, optimizer);
+    if (optimizer != NULL) (void)run_steps(&m, me, p, optimizer);
     ts_optimizer_destroy(optimizer);
     ts_pipeline_destroy(p);
     ts_model_destroy(m.model);
     return ts_rank_status(me);
+}
+
+static void free_lists(bench_run *r)
+{
+    for (int64_t i = 0; i < RANKS_MAX; i++)
+        free(r->list[i].cell);
 }
 
 static int run_ranks(int64_t ranks, ts_work_fn body, void *argument)
@@ -191,6 +240,46 @@ static void costs_of(const bench_run *r, ts_stage_cost *out)
     }
 }
 
+/* An action's mean; making what a stage is given belongs to its forward. */
+static double cost_of(const void *context, const ts_cell *c)
+{
+    const bench_run *r = context;
+    if (c->stage < 0) return 0;
+    int64_t forwards = r->count[0][TS_CELL_FORWARD];
+    double more = c->stage == 0 && c->kind == TS_CELL_FORWARD ? r->inputs / (double)forwards : 0;
+    return mean_of(r, c->stage, c->kind) + more;
+}
+
+static double mean_of_ranks(const bench *self, const double *sum)
+{
+    double mean = 0;
+    for (int64_t i = 0; i < self->size.ranks; i++)
+        mean += sum[i] / (double)(self->size.ranks * self->steps);
+    return mean;
+}
+
+/* Where a rank's time goes, the mean of ranks and steps. */
+static void add_parts(const bench *self, const bench_run *r, double played, bench_lines *lines)
+{
+    double busy = mean_of_ranks(self, r->busy), messages = mean_of_ranks(self, r->messages);
+    double others = mean_of_ranks(self, r->others), ends = mean_of_ranks(self, r->ends);
+    double inputs = r->inputs / (double)(self->size.ranks * self->steps);
+    double work = busy + messages + others + inputs;
+    int64_t count = 0;
+    for (int64_t i = 0; i < self->size.ranks; i++)
+        for (int64_t k = 0; k < r->list[i].count; k++)
+            count += is_message(r->list[i].cell[k].kind);
+    (void)bench_lines_add(lines, "ms", busy * 1e3, "of it a rank computes");
+    bench_line *line = bench_lines_add(lines, "ms", messages * 1e3, "it sends and receives");
+    bench_line_note(line, "%.3g us each",
+                    messages * 1e6 * (double)self->size.ranks / fmax(1, (double)count));
+    (void)bench_lines_add(lines, "ms", (others + inputs) * 1e3, "other actions, and inputs");
+    line = bench_lines_add(lines, "ms", (ends - work) * 1e3, "it waits, and what is not timed");
+    bench_line_floor(line, (played - work) * 1e3, "in the lists with the measured costs");
+    (void)bench_lines_add(lines, "ms", mean_of_ranks(self, r->drains) * 1e3,
+                          "its queue is empty after its host");
+}
+
 static int add_step(const bench *self, bench_run *r, bench_lines *lines)
 {
     ts_stage_cost cost[STAGES_MAX];
@@ -201,16 +290,19 @@ static int add_step(const bench *self, bench_run *r, bench_lines *lines)
                                 .count = ts_schedule_stages(r->schedule) };
     if (ts_schedule_simulate(r->schedule, &costs, &times, NULL, NULL, NULL) != TS_OK)
         return cli_fail("bench pipeline", "%s", ts_last_error());
-    double step = bench_median(r->seconds, (size_t)self->steps), busy = 0, all = 0;
-    for (int64_t i = 0; i < self->size.ranks; i++)
-        busy += r->busy[i] / (double)self->size.ranks;
+    double played = bench_lists_time(r->list, self->size.ranks, cost_of, r);
+    if (played < 0) return cli_fail("bench pipeline", "the ranks' lists could not be timed");
+    double step = bench_median(r->seconds, (size_t)self->steps), all = 0;
     for (int64_t i = 0; i < self->steps; i++)
         all += r->seconds[i];
     bench_line *line = bench_lines_add(lines, "ms", step * 1e3, "%s: a step", self->schedule);
-    bench_line_floor(line, times.makespan * 1e3, "its makespan with the measured costs");
-    line->wanted = (self->size.ranks > 2 ? 1.10 : 1.05) * times.makespan * 1e3;
+    bench_line_floor(line, played * 1e3, "its lists with the measured costs");
+    bench_line_note(line, "without messages %.4g ms", times.makespan * 1e3);
+    line->wanted = (self->size.ranks > 2 ? 1.10 : 1.05) * played * 1e3;
+    double busy = mean_of_ranks(self, r->busy) * (double)self->steps;
     line = bench_lines_add(lines, "%", 100 * (1 - busy / all), "%s: bubble", self->schedule);
-    bench_line_floor(line, 100 * times.fraction, "of the schedule");
+    bench_line_floor(line, 100 * (1 - busy / (double)self->steps / played), "of the lists");
+    add_parts(self, r, played, lines);
     return 0;
 }
 
@@ -239,6 +331,7 @@ static int add_memory(const bench *self, const bench_run *r, bench_lines *lines)
     if (plain == NULL) return cli_fail("bench pipeline", "out of memory");
     int code = run_schedule(self, "GPipe", 3, plain);
     double each = (double)(plain->live[2] - plain->live[0]) / 2, have, said;
+    free_lists(plain);
     free(plain);
     if (code != 0 || ts_schedule_stages(r->schedule) != self->size.ranks) return code;
     most_of(r, each, &have, &said);
@@ -349,6 +442,7 @@ static int run(bench *self, bool json)
     if (code == 0) code = add_memory(self, r, &lines);
     if (code == 0) code = add_action(&lines);
     ts_schedule_destroy(r->schedule);
+    free_lists(r);
     free(r);
     return code != 0 ? code : bench_lines_print(&lines, json);
 }
