@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_replay.c - `tessera bench replay`: training steps that are recorded and run again, against
- * the same steps run as usual.
+ * the same steps run as usual; with --order, in another order (bench_replay_order.c).
  *
  * The model is tiny, so that what the host does for an operator is a part of the step that shows.
  * How much a replay costs beyond its kernels is measured on a chain of additions of four numbers,
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "bench_lines.h"
+#include "bench_replay.h"
 #include "contest.h"
 
 typedef struct bench {
@@ -184,23 +184,70 @@ static ts_status work(ts_rank *me, void *arg)
     return status == TS_OK ? run_chain(arg, me) : status;
 }
 
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static int run_usual(bench *self, bool json)
+{
+    char error[1024];
+    ts_world_options world = { .struct_size = sizeof world,
+                               .engine = self->engine,
+                               .rank_count = self->ranks };
+    ts_status status = ts_launch_with(&world, work, self, error, sizeof error);
+    if (status != TS_OK) return cli_fail("bench replay", "%s", error);
+    return self->lines.count ? bench_lines_print(&self->lines, json) : 0; /* another process does */
+}
+
+/* A model whose communication shows, unless another one was asked for. */
+static int run_order(bench *self, bench_order *order, bool json)
+{
+    order->mesh = self->mesh ? self->mesh : "fsdp=2";
+    order->engine = self->engine;
+    if (cli_mesh_ranks(order->mesh, &order->ranks) != TS_OK)
+        return cli_fail_usage("bench replay", "%s", ts_last_error());
+    order->layers = self->layers ? self->layers : 6;
+    order->hidden = self->hidden ? self->hidden : 512;
+    order->rows = self->rows ? self->rows : order->ranks;
+    order->context = self->context ? self->context : 128;
+    order->seconds = self->seconds;
+    int code = bench_replay_order(order, &self->lines);
+    return code != 0 || self->lines.count == 0 ? code : bench_lines_print(&self->lines, json);
+}
+
+static void settle(bench *self)
+{
+    if (!self->mesh) self->mesh = "replicate=*";
+    if (!self->ranks) self->ranks = 1;
+    if (!self->layers) self->layers = 4;
+    if (!self->hidden) self->hidden = 256;
+    if (!self->rows) self->rows = 1;
+    if (!self->context) self->context = 32;
+}
+
 int cli_bench_replay(int argc, char **argv)
 {
-    static bench self = {
-        .ranks = 1, .layers = 4, .hidden = 256, .rows = 1, .context = 32, .seconds = 15
-    };
-    bool json = false;
-    char error[1024];
-    self.mesh = "replicate=*";
+    static bench self = { .seconds = 15 };
+    bench_order order = { .vocab = VOCAB, .memory = 150 };
+    bool json = false, ordered = false;
     const cli_option options[] = {
-        CLI_INT("ranks", &self.ranks, 1, 4096, "ranks (default: 1)"),
+        CLI_INT("ranks", &self.ranks, 1, 4096, "ranks (default: 1; with --order as the mesh has)"),
         CLI_TEXT("mesh", &self.mesh, "TEXT", "roles of the ranks (default: replicate=*)"),
-        CLI_INT("layers", &self.layers, 1, 1 << 10, "of the model (default: 4)"),
-        CLI_INT("hidden", &self.hidden, 64, 1 << 14, "its width, a multiple of 64 (default: 256)"),
-        CLI_INT("rows", &self.rows, 1, 1 << 14, "of a batch (default: 1)"),
-        CLI_INT("context", &self.context, 1, 1 << 17, "tokens of a row (default: 32)"),
+        CLI_INT("layers", &self.layers, 1, 1 << 10, "of the model (default: 4, with --order 6)"),
+        CLI_INT("hidden", &self.hidden, 64, 1 << 14,
+                "its width, a multiple of 64 (default: 256, with --order 512)"),
+        CLI_INT("rows", &self.rows, 1, 1 << 14, "of a batch (default: 1, with --order the ranks)"),
+        CLI_INT("context", &self.context, 1, 1 << 17,
+                "tokens of a row (default: 32, with --order 128)"),
         CLI_TEXT("engine", &self.engine, "NAME", "threads or mpi (default: mpi under mpirun)"),
         CLI_INT("seconds", &self.seconds, 1, 3600, "time to spend (default: 15)"),
+        CLI_FLAG("order", &ordered, "the step in the order of its reordered program, against it"),
+        CLI_INT("threads", &order.threads, 1, 1024, "with --order: of a rank"),
+        CLI_INT("vocab", &order.vocab, 2, 1 << 20, "with --order (default: 1024)"),
+        CLI_INT("memory", &order.memory, 100, 10000,
+                "with --order: per cent of the recorded step's that it may hold (default: 150)"),
+        CLI_FLAG("shared", &order.shared,
+                 "with --order: ranks read shards where they lie, nothing is gathered"),
+        CLI_TEXT("save", &order.save, "FILE",
+                 "with --order: programs to FILE.before and FILE.after"),
         CLI_FLAG("json", &json, "one JSON object"),
         CLI_END
     };
@@ -208,7 +255,9 @@ int cli_bench_replay(int argc, char **argv)
                               "Training steps of a tiny Llama that are recorded once and run "
                               "again, against the same steps\n"
                               "as usual, and what a replay costs beyond its kernels, in the same "
-                              "run.",
+                              "run. With --order: a step\n"
+                              "whose communication nothing hides, as recorded and reordered, in "
+                              "turns.",
                               options, NULL };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
@@ -216,10 +265,7 @@ int cli_bench_replay(int argc, char **argv)
     if (self.hidden % 64 != 0)
         return cli_fail_usage("bench replay", "--hidden %lld is not a multiple of 64",
                               (long long)self.hidden);
-    ts_world_options world = { .struct_size = sizeof world,
-                               .engine = self.engine,
-                               .rank_count = self.ranks };
-    ts_status status = ts_launch_with(&world, work, &self, error, sizeof error);
-    if (status != TS_OK) return cli_fail("bench replay", "%s", error);
-    return self.lines.count ? bench_lines_print(&self.lines, json) : 0; /* another process prints */
+    if (ordered) return run_order(&self, &order, json);
+    settle(&self);
+    return run_usual(&self, json);
 }

@@ -48,6 +48,8 @@ typedef struct ts_step_summary {
     int64_t actions; /* of the step as a value */
     int64_t bytes;   /* of memory that is kept for it */
     int64_t replays;
+    int64_t waited_ns; /* of the latest ts_step_time: of this rank, in operations of communication
+                          and in waits for them; inside operators that communicate: not counted */
 } ts_step_summary;
 
 typedef struct ts_step_order { /* may grow at the end */
@@ -65,7 +67,8 @@ typedef struct ts_step_order { /* may grow at the end */
 TS_API ts_step *ts_step_record(ts_rank *me, ts_step_fn fn, void *context);
 /* [coll] All ranks that recorded it, as often as each other. */
 TS_API TS_NODISCARD ts_status ts_step_replay(ts_step *step);
-/* [coll] A replay in which operators are timed: ts_step_program then says how long each takes. */
+/* [coll] A replay in which operators and operations are timed: ts_step_program then says how long
+ * each takes. Of several in one order: the mean of operators, the least of operations. */
 TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
 /* [coll] From now on replays run in the order of `program`: that of ts_step_program after
  * ts_program_reorder, or one from a file. NULL: in the recorded order. The bits are those of the

@@ -14,8 +14,9 @@ typedef struct again {
     char *name;
     const char *where;
     ts_rank *rank;
-    ts_work *work; /* under way; NULL: it is not, or the caller waits in the call */
-    bool posted;   /* the caller waits later */
+    ts_work *work;  /* under way; NULL: it is not, or the caller waits in the call */
+    uint64_t event; /* in the rank's ring, of its latest run; 0: none of its own */
+    bool posted;    /* the caller waits later */
     /* Of operations that go as one: the last of them, which takes all along, and the next one. Of
      * the last: the first, where the elements of all lie side by side (NULL: they stay where they
      * are), and the epoch of which it was agreed: after it some ranks may know of newer orders, so
@@ -247,11 +248,14 @@ static ts_status issue_run(void *context)
 {
     again *a = context;
     const again *last = last_of(a);
+    a->event = 0;
     if (last && last != a) return TS_OK; /* it begins with the last of them */
     tsi_call call = a->call;
     a->rank->where = a->where;
     call.options.work = a->posted ? &a->work : NULL;
-    return last ? issue_joined(last, &call) : tsi_call_issue(&call);
+    ts_status status = last ? issue_joined(last, &call) : tsi_call_issue(&call);
+    if (status == TS_OK && a->work) a->event = a->work->base.event;
+    return status;
 }
 
 static ts_status batch_end_run(void *context)
@@ -314,6 +318,11 @@ ts_status tsi_again_wait(ts_work *work)
                          (tsi_kept_work){ wait_run, work->again, NULL, &wait_kind });
 }
 
+static ts_status batch_begin_run(void *context)
+{
+    return ts_group_batch_begin(context);
+}
+
 /* Issued, and nobody waited for it. */
 static bool is_open(const tsi_kept_work *work)
 {
@@ -329,6 +338,17 @@ int64_t tsi_again_open(const tsi_kept *kept)
     return open;
 }
 
+uint64_t tsi_again_event(const tsi_kept_work *work)
+{
+    return work->run == issue_run ? ((const again *)work->context)->event : 0;
+}
+
+bool tsi_again_is_one(const tsi_kept_work *work)
+{
+    return work->run == issue_run || work->run == wait_run || work->run == batch_begin_run ||
+           work->run == batch_end_run;
+}
+
 void tsi_again_end(ts_rank *rank, const tsi_kept *kept)
 {
     tsi_comm_rank *comm = tsi_comm_of_rank(rank);
@@ -338,11 +358,6 @@ void tsi_again_end(ts_rank *rank, const tsi_kept *kept)
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
-
-static ts_status batch_begin_run(void *context)
-{
-    return ts_group_batch_begin(context);
-}
 
 ts_status tsi_again_batch_begin(ts_rank *rank)
 {

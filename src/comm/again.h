@@ -20,6 +20,13 @@ void tsi_again_end(ts_rank *rank, const tsi_kept *kept);
 /* Operations that were issued and not waited for. */
 int64_t tsi_again_open(const tsi_kept *kept);
 
+/* ---- how long they take ---------------------------------------------------------------------- */
+/* Does the work issue an operation, or wait for one? */
+bool tsi_again_is_one(const tsi_kept_work *work);
+/* The event of an operation that somebody waits for later, of its latest run; 0: it waits itself,
+ * or goes with others. */
+uint64_t tsi_again_event(const tsi_kept_work *work);
+
 /* ---- operations that go as one --------------------------------------------------------------- */
 /* Can the two be one: of one group, channel, dtype and reduction, and somebody waits for them
  * later? Sums of all members are one sum of more elements. Gathers, reduce-scatters and exchanges

@@ -213,6 +213,9 @@ ts_status tsi_step_append_as(tsi_step *step, int64_t rank, const tsi_action *act
                              const tsi_touch *touch, const char *const *form, int32_t count);
 /* A step of which list r is list r of part r, for r below `count`: recordings of single ranks. */
 ts_status tsi_step_join(tsi_step *const *part, int64_t count, tsi_step **out);
+/* Members of a collective that all say how long it takes say the least of it from now on: who came
+ * last did not wait for others. Where actions do not pair up nothing is changed. */
+ts_status tsi_step_meet_least(tsi_step *step);
 /* The list of a rank is there, be it empty. */
 ts_status tsi_step_list_make(tsi_step *step, int64_t rank);
 /* The list of a rank; an empty one where nothing was appended. */

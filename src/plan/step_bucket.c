@@ -33,8 +33,8 @@ bool tsi_goes_in_buckets(const tsi_action *action)
 static bool can_join(const tsi_action *a, const tsi_action *b)
 {
     return tsi_goes_in_buckets(a) && a->kind == b->kind && a->group == b->group &&
-           a->channel == b->channel && a->queue == b->queue && a->queue != 0 && a->us < 0 &&
-           b->us < 0 && a->bytes > 0 &&
+           a->channel == b->channel && a->queue == b->queue && a->queue != 0 &&
+           (a->us < 0) == (b->us < 0) && a->bytes > 0 &&
            b->bytes > 0; /* a program that is read back finds the members by their bytes */
 }
 
@@ -89,6 +89,30 @@ static int32_t number_of(const tsi_step_list *list, int32_t at)
     return number;
 }
 
+/* What an operation like this one takes beside the time of its bytes: the best line through the
+ * times that those of its group, kind and channel are said to take. 0 where bytes do not differ. */
+static double latency_of(const tsi_step_list *list, const tsi_action *like)
+{
+    double n = 0, x = 0, y = 0, xx = 0, xy = 0, least = 0;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        if (a->us < 0 || a->kind != like->kind || a->group != like->group ||
+            a->channel != like->channel)
+            continue;
+        double bytes = (double)a->bytes;
+        least = n == 0 || a->us < least ? a->us : least;
+        n++;
+        x += bytes;
+        y += a->us;
+        xx += bytes * bytes;
+        xy += bytes * a->us;
+    }
+    double spread = n * xx - x * x;
+    if (n < 2 || spread <= 1e-9 * n * xx) return 0;
+    double slope = (n * xy - x * y) / spread, rest = (y - slope * x) / n;
+    return rest < 0 ? 0 : rest > least ? least : rest;
+}
+
 static ts_status join_on(tsi_step *step, int64_t rank, const int32_t *member, int32_t count)
 {
     tsi_step_list *list = &step->list[rank];
@@ -100,17 +124,21 @@ static ts_status join_on(tsi_step *step, int64_t rank, const int32_t *member, in
     tsi_touch *touch = tsi_alloc_array((size_t)touches + 1, sizeof *touch);
     const char **form = tsi_alloc_array((size_t)touches + 1, sizeof *form);
     ts_status status = touch && form ? TS_OK : tsi_fail_memory("a bucket", (size_t)touches * 16);
+    bool timed = joined.us >= 0;
+    if (timed) joined.us = -latency_of(list, &joined) * (count - 1);
     joined.bytes = 0;
     (void)snprintf(name, sizeof name, PREFIX "%.200s",
                    list->action[member[0]].what ? list->action[member[0]].what : "");
     for (int32_t m = 0, at = 0; status == TS_OK && m < count; m++) {
         const tsi_action *a = &list->action[member[m]];
         joined.bytes += a->bytes;
+        if (timed) joined.us += a->us;
         for (int32_t k = 0; k < a->touch_count; k++, at++) {
             touch[at] = tsi_step_touches(list, a)[k];
             form[at] = tsi_step_form(list, a, k);
         }
     }
+    if (timed && joined.us < 0) joined.us = 0;
     joined.what = name;
     if (status == TS_OK) status = tsi_step_append_as(step, rank, &joined, touch, form, touches);
     tsi_free(touch);

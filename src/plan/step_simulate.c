@@ -190,3 +190,35 @@ void tsi_step_times_release(tsi_step_times *times)
     tsi_arena_release(&times->memory);
     *times = (tsi_step_times){ 0 };
 }
+
+/* ---- measured times -------------------------------------------------------------------------- */
+
+/* [number]: the least time that a member says; < 0: one of them says nothing. */
+static void find_least(const tsi_step *step, const tsi_step_graph *graph, double *least)
+{
+    int32_t number = 0;
+    for (int32_t r = 0; r < step->list_count; r++)
+        for (int32_t i = 0; i < step->list[r].action_count; i++, number++) {
+            double us = step->list[r].action[i].us, *of = &least[graph->meet[number]];
+            if (graph->meet[number] == number || us < *of) *of = us < 0 ? -1 : us;
+        }
+}
+
+ts_status tsi_step_meet_least(tsi_step *step)
+{
+    tsi_step_graph graph = { 0 };
+    tsi_findings found = { 0 };
+    ts_status status = tsi_step_graph_make(step, true, &found, &graph);
+    bool pairs = status == TS_OK && !graph.broken;
+    double *least = pairs ? tsi_alloc_array((size_t)graph.count + 1, sizeof *least) : NULL;
+    if (pairs && !least) status = tsi_fail_memory("times of a step", (size_t)graph.count * 8);
+    if (least) find_least(step, &graph, least);
+    for (int32_t r = 0, number = 0; least && r < step->list_count; r++)
+        for (int32_t i = 0; i < step->list[r].action_count; i++, number++)
+            if (step->list[r].action[i].group >= 0)
+                step->list[r].action[i].us = least[graph.meet[number]];
+    tsi_free(least);
+    tsi_step_graph_release(&graph);
+    tsi_findings_release(&found);
+    return status;
+}

@@ -296,6 +296,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     if (status == TS_OK && !report.fits && bytes_max > 0 && !s->works.unclear)
         status = TSI_FAIL(TS_ERR_ARG, "step: in that order it needs %lld bytes, the cap is %lld",
                           (long long)report.bytes, (long long)bytes_max);
+    if (report.fits) s->timed = 0; /* times are of an order */
     is.taken = report.fits;
     is.moved = report.moved;
     is.works = s->kept.count;

@@ -142,7 +142,7 @@ void ts_step_destroy(ts_step *s)
 
 /* ---- running it again ------------------------------------------------------------------------ */
 
-static ts_status run_list(ts_step *s, int64_t *ns)
+ts_status tsi_step_run(ts_step *s, int64_t *ns)
 {
     if (!s) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(s->rank));
@@ -164,33 +164,7 @@ static ts_status run_list(ts_step *s, int64_t *ns)
 
 ts_status ts_step_replay(ts_step *s)
 {
-    return run_list(s, NULL);
-}
-
-/* Computation takes the time of its works; what communicates is left to the cost model, because it
- * took the time that others needed. */
-static void time_actions(ts_step *s, const int64_t *ns)
-{
-    tsi_step_list *list =
-        s->rank->index < s->value->list_count ? &s->value->list[s->rank->index] : NULL;
-    for (int32_t i = 0; list && i < list->action_count; i++)
-        if (tsi_action_class_of(list->action[i].kind) == TSI_CLASS_COMPUTE) list->action[i].us = 0;
-    for (int64_t i = 0; list && i < s->kept.count; i++) {
-        int64_t work = tsi_works_recorded(&s->works, i);
-        int32_t of = work < s->worked.count ? s->worked.action[work] : -1;
-        if (of >= 0 && list->action[of].us >= 0) list->action[of].us += (double)ns[i] * 1e-3;
-    }
-}
-
-ts_status ts_step_time(ts_step *s)
-{
-    if (!s) return TS_ERR_NULL;
-    int64_t *ns = tsi_calloc((size_t)s->kept.count + 1, sizeof *ns);
-    if (!ns) return tsi_fail_memory("times of a step", (size_t)s->kept.count * sizeof *ns);
-    ts_status status = run_list(s, ns);
-    if (status == TS_OK) time_actions(s, ns);
-    tsi_free(ns);
-    return status;
+    return tsi_step_run(s, NULL);
 }
 
 static bool holds(const ts_step *s, const tsi_storage *storage)
@@ -260,7 +234,11 @@ static ts_status join_texts(const char *texts, int64_t bytes, int64_t ranks, ts_
     for (int64_t r = 0; r < ranks && status == TS_OK; r++)
         status = tsi_step_parse(texts + r * bytes, &part[r]);
     if (status == TS_OK) status = tsi_step_join(part, ranks, &all);
-    if (status == TS_OK) status = tsi_program_make(all, out);
+    if (status == TS_OK) status = tsi_step_meet_least(all);
+    if (status == TS_OK)
+        status = tsi_program_make(all, out);
+    else
+        tsi_step_destroy(all);
     for (int64_t r = 0; part && r < ranks; r++)
         tsi_step_destroy(part[r]);
     tsi_free(part);
@@ -298,7 +276,8 @@ ts_status ts_step_summarise(const ts_step *s, ts_step_summary *out)
                            .works = s->kept.count,
                            .actions = tsi_step_action_count(s->value),
                            .bytes = tsi_step_bytes(s),
-                           .replays = s->replays };
+                           .replays = s->replays,
+                           .waited_ns = s->waited_ns };
     memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
     return TS_OK;
 }

@@ -22,7 +22,12 @@ struct ts_step {
     tsi_worked worked; /* which action each piece of work is part of */
     tsi_works works;   /* what keeps its order */
     int64_t recorded_bytes, replays;
+    int64_t timed;     /* replays in this order whose times are in `value` */
+    int64_t waited_ns; /* of the latest of them */
 };
+
+/* A replay; `ns`, if not NULL, has room for how long each work took. */
+ts_status tsi_step_run(ts_step *s, int64_t *ns);
 
 /* That it holds from the device. */
 static inline int64_t tsi_step_bytes(const ts_step *s)

@@ -156,6 +156,8 @@ says "the table" 0 "matmul" op --list
 says "bench space" 0 "max_pool 3x3, rows over 2 ranks" "$tessera" bench space --seconds 1 --extent 9 --channels 2
 says "bench replay" 0 "a step of 1 x 64 on fsdp=2, replayed" "$tessera" bench replay --seconds 1 --layers 1 \
     --hidden 64 --ranks 2 --mesh fsdp=2
+says "bench replay in another order" 0 "fsdp=2: exposed communication, reordered" "$tessera" bench replay --order \
+    --seconds 1 --layers 1 --hidden 64 --context 8 --threads 1
 says "bench experts" 0 "dense layer of equal arithmetic" \
     "$tessera" bench experts --seconds 1 --tokens 32 --experts 4 --choices 2 --width 8 --inner 4 --json
 says "bench experts of too few" 2 "9 choices of 4 experts" "$tessera" bench experts --experts 4 --choices 9

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "harness/test.h"
+#include "plan/program.h"
 #include "tensor/tensor.h"
 #include "tessera/tessera.h"
 
@@ -146,6 +147,27 @@ static void check_program(test *t, const ts_step *recorded)
     ts_program_destroy(program);
 }
 
+/* After a timed replay the program says how long operators take, and operations that somebody waits
+ * for later: on every member alike. */
+static void check_times(test *t, const ts_step *recorded, const ts_program *program)
+{
+    ts_step_summary is = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(recorded, &is));
+    TEST_CHECK(t, is.waited_ns > 0 || t->count == 1);
+    const tsi_step *step = program->step;
+    double sum[2] = { 0, 0 }; /* of operations, on the first rank and here */
+    for (int k = 0; k < 2; k++) {
+        const tsi_step_list *list = tsi_step_list_of(step, k ? ts_rank_index(t->me) : 0);
+        for (int32_t i = 0; i < list->action_count; i++) {
+            const tsi_action *a = &list->action[i];
+            bool moves = a->group >= 0 && step->group[a->group].count == t->count;
+            TEST_CHECK(t, a->us >= 0 || a->group >= 0 || a->peer >= 0);
+            if (moves) sum[k] += a->us;
+        }
+    }
+    TEST_SAY(t, sum[0] == sum[1], "%g and %g us of operations", sum[0], sum[1]);
+}
+
 /* The order in which replay `n` runs: the fifth by all passes, the sixth by two and other costs,
  * the eighth as it was recorded, the rest as the one before. Memory is at most what the recorded
  * step had. */
@@ -159,6 +181,7 @@ static void order_anew(test *t, trained *r, ts_step *recorded, int64_t n)
     if (n == 3) r->bytes = now.bytes;
     if ((n != 5 && n != 6 && n != 8) || !tsi_rank_device_of(t->me)->device->host_readable) return;
     TEST_OK(t, ts_step_program(recorded, &program));
+    if (n == 5) check_times(t, recorded, program);
     ts_reorder_options_init(&options);
     options.tries = 20;
     options.passes = n == 6 ? TS_PASS_HOIST | TS_PASS_SINK : TS_PASS_ALL;

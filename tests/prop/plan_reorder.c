@@ -27,6 +27,7 @@ typedef struct maker {
     tsi_text values;
     alive value[ALIVE_MAX];
     int count, made, names;
+    bool timed; /* operations say how long they take */
 } maker;
 
 static int add_value(maker *m, const char *life, bool held)
@@ -79,10 +80,14 @@ static void collective(maker *m)
     bool later = test_random_below(m->t, 4) > 0;
     m->value[made].pending = later;
     m->value[a].read_async = m->value[a].read_async || later;
-    tsi_text_printf(&m->list, "%s g%d over=%s%s bytes=%d reads=%s makes=%s\n",
+    int bytes = (int)(1 + test_random_below(m->t, 20000));
+    char us[32] = "";
+    if (m->timed)
+        (void)snprintf(us, sizeof us, " us=%d",
+                       5 + bytes / (int)(200 + test_random_below(m->t, 200)));
+    tsi_text_printf(&m->list, "%s g%d over=%s%s bytes=%d reads=%s makes=%s%s\n",
                     kind[test_random_below(m->t, 3)], m->names++, group[test_random_below(m->t, 3)],
-                    later ? " queue=comm" : "", (int)(1 + test_random_below(m->t, 20000)),
-                    m->value[a].name, m->value[made].name);
+                    later ? " queue=comm" : "", bytes, m->value[a].name, m->value[made].name, us);
 }
 
 /* Everything on the queue has ended once the value has that was begun last; here: one by one. */
@@ -113,7 +118,7 @@ static void release(maker *m)
 
 static char *random_program(test *t, int ranks)
 {
-    maker m = { .t = t };
+    maker m = { .t = t, .timed = test_random_below(t, 3) == 0 };
     int count = 10 + (int)test_random_below(t, 50);
     for (int i = 0; i < 3; i++)
         (void)add_value(&m, "holds", true);

@@ -448,6 +448,34 @@ TS_TEST(step_parts_of_ranks_join)
     tsi_step_destroy(whole);
 }
 
+/* Who came last to a meeting says how long it takes; where one says nothing, all do. */
+TS_TEST(step_meetings_take_the_least)
+{
+    static const double us[2][3] = { { 7, 9, 4 }, { 5, -1, 6 } };
+    tsi_step *step = NULL;
+    const int32_t both[2] = { 0, 1 };
+    int32_t group;
+    TEST_OK(t, tsi_step_create(2, &step));
+    TEST_OK(t, tsi_step_group_of(step, "all", both, 2, &group));
+    for (int64_t r = 0; r < 2; r++)
+        for (int i = 0; i < 3; i++) {
+            tsi_action a = TSI_ACTION_INIT(i < 2 ? TSI_ACTION_ALL_REDUCE : TSI_ACTION_OPERATOR);
+            a.group = i < 2 ? group : -1;
+            a.us = us[r][i];
+            TEST_OK(t, tsi_step_append(step, r, &a, NULL, 0));
+        }
+    TEST_OK(t, tsi_step_meet_least(step));
+    for (int64_t r = 0; r < 2; r++) {
+        const tsi_action *a = step->list[r].action;
+        TEST_CHECK(t, a[0].us == 5 && a[1].us == -1 && a[2].us == us[r][2]);
+    }
+    step->list[1].action_count = 1; /* nothing meets the second one */
+    step->list[0].action[0].us = 8;
+    TEST_OK(t, tsi_step_meet_least(step));
+    TEST_CHECK(t, step->list[0].action[0].us == 8);
+    tsi_step_destroy(step);
+}
+
 /* Every allocation may fail: a status and nothing left behind, which the harness checks. */
 TS_TEST(step_survives_failing_allocations)
 {

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_replay_order.c - `tessera bench replay --order`: a training step as it was recorded,
+ * against the same step in the order that the program of all ranks was given.
+ *
+ *   recorded    units of fsdp are gathered when they are called and reduced when their backward is
+ *               done, so waits stand behind what they wait for
+ *   reordered   by ts_program_reorder, all passes, with times of timed replays
+ *
+ * Two models, so that both steps are there at once and run in turns. A step lasts until the slowest
+ * rank is done; medians count. Exposed is what a rank's thread spends in operations of
+ * communication and in waits for them, the mean of the ranks. Both are measured by ts_step_time,
+ * which looks at the clock once between two pieces of work. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench.h"
+#include "bench_replay.h"
+#include "contest.h"
+
+enum { RECORDED, REORDERED, ORDERS };
+enum { TURNS_MAX = 512, TURNS_MIN = 5, WARM = 2, TIMED = 5, TRIES = 400 };
+
+typedef struct trainee {
+    ts_rank *me;
+    ts_model *model;
+    ts_optimizer *optimizer;
+    ts_tensor *tokens;
+    ts_step *step;
+} trainee;
+
+typedef struct measured {
+    double step[TURNS_MAX], exposed[TURNS_MAX]; /* seconds, rank 0's copy */
+} measured;
+
+typedef struct race {
+    const bench_order *asked;
+    measured *of[ORDERS];
+    int64_t turns;
+    double predicted[ORDERS], exposed[ORDERS]; /* seconds */
+    ts_step_order order;
+    ts_step_summary recorded;
+} race;
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static ts_status train_step(void *context)
+{
+    const trainee *t = context;
+    ts_scope scope = ts_scope_open(t->me, "step");
+    ts_tape_begin(t->me);
+    ts_tensor *loss = ts_model_loss(t->model, t->tokens, t->tokens);
+    ts_status status = ts_backward(loss, NULL);
+    ts_step_options options = { .struct_size = sizeof options, .norm_max = 1.0, .loss = loss };
+    if (status == TS_OK) status = ts_optimizer_step_with(t->optimizer, &options);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+/* As units gather where ranks share no memory. */
+static ts_status gather(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,
+                        ts_tensor **out, void *context)
+{
+    (void)context;
+    return ts_redistribute_many(x, to, count, out);
+}
+
+static ts_status make(const bench_order *asked, trainee *t)
+{
+    ts_model_config config = { .struct_size = sizeof config,
+                               .vocab = (int32_t)asked->vocab,
+                               .hidden = (int32_t)asked->hidden,
+                               .intermediate = (int32_t)(asked->hidden * 8 / 3 / 64 * 64),
+                               .layers = (int32_t)asked->layers,
+                               .heads = (int32_t)(asked->hidden / 64),
+                               .kv_heads = (int32_t)(asked->hidden / 64),
+                               .head_dim = 64,
+                               .positions = (int32_t)asked->context };
+    ts_mesh *mesh = ts_mesh_create(t->me, asked->mesh);
+    t->model = ts_model_declare(mesh, &config, NULL);
+    ts_fsdp_options units = TS_INIT(ts_fsdp_options);
+    units.prefetch_off = 2;
+    units.reshard = TS_RESHARD_YES;
+    if (!asked->shared) units.gather_fn = gather;
+    if (ts_mesh_axis(mesh, "fsdp") >= 0) (void)ts_model_fsdp(t->model, &units);
+    (void)ts_model_materialize(t->model);
+    t->optimizer =
+        ts_adamw_create(ts_model_module(t->model), TS_OPTIONS(ts_adamw_options, .lr = 1e-4));
+    ts_tensor *any = ts_randint(mesh, TS_DTYPE_I64, TS_SHAPE(asked->rows, asked->context), NULL,
+                                TS_OPTIONS(ts_random_options, .high = asked->vocab));
+    t->tokens = ts_tensor_retain(ts_redistribute_to(any, ts_model_tokens(t->model)));
+    ts_mesh_release(mesh);
+    ts_status status = ts_rank_status(t->me);
+    for (int warm = 0; warm < 2 && status == TS_OK; warm++)
+        status = train_step(t);
+    if (status == TS_OK) t->step = ts_step_record(t->me, train_step, t);
+    return ts_rank_status(t->me);
+}
+
+static void unmake(trainee *t)
+{
+    ts_step_destroy(t->step);
+    ts_tensor_release(t->tokens);
+    ts_optimizer_destroy(t->optimizer);
+    ts_model_destroy(t->model);
+}
+
+/* ---- the order ------------------------------------------------------------------------------- */
+
+static ts_status save_program(const bench_order *asked, const ts_rank *me, const ts_program *p,
+                              const char *which)
+{
+    char path[1024];
+    if (!asked->save || ts_rank_index(me) != 0) return TS_OK;
+    (void)snprintf(path, sizeof path, "%s.%s", asked->save, which);
+    return ts_program_write(p, path);
+}
+
+static ts_status predict(const ts_program *program, double *makespan, double *exposed)
+{
+    ts_program_times times = TS_INIT(ts_program_times);
+    ts_status status = ts_program_simulate(program, NULL, &times, NULL, NULL);
+    *makespan = times.makespan_us * 1e-6;
+    *exposed = times.exposed_us * 1e-6;
+    return status;
+}
+
+/* The program may hold so much more than the recorded step's own memory; places of blocks have
+ * gaps, so their arena may have as much again. */
+static ts_status reorder(race *r, trainee *t)
+{
+    const bench_order *asked = r->asked;
+    bool first = ts_rank_index(t->me) == 0;
+    ts_program *program = NULL, *better = NULL;
+    ts_program_times times = TS_INIT(ts_program_times);
+    ts_step_order order = TS_INIT(ts_step_order);
+    ts_step_summary is = TS_INIT(ts_step_summary);
+    double predicted[ORDERS] = { 0 }, exposed[ORDERS] = { 0 };
+    ts_reorder_options options;
+    ts_reorder_options_init(&options);
+    options.tries = TRIES;
+    ts_status status = ts_step_program(t->step, &program);
+    if (status == TS_OK) status = ts_program_simulate(program, NULL, &times, NULL, NULL);
+    if (status == TS_OK) status = ts_step_summarise(t->step, &is);
+    int64_t more = is.bytes / 100 * (asked->memory - 100);
+    options.memory_bytes_max = times.peak_bytes + more;
+    if (status == TS_OK) status = predict(program, &predicted[RECORDED], &exposed[RECORDED]);
+    if (status == TS_OK) status = ts_program_reorder(program, &options, NULL, NULL, &better);
+    if (status == TS_OK) status = predict(better, &predicted[REORDERED], &exposed[REORDERED]);
+    if (status == TS_OK) status = save_program(asked, t->me, program, "before");
+    if (status == TS_OK) status = save_program(asked, t->me, better, "after");
+    if (status == TS_OK) status = ts_step_reorder(t->step, better, is.bytes + 2 * more, &order);
+    ts_program_destroy(better);
+    ts_program_destroy(program);
+    if (!first) return status;
+    r->order = order;
+    r->recorded = is;
+    for (int k = 0; k < ORDERS; k++) {
+        r->predicted[k] = predicted[k];
+        r->exposed[k] = exposed[k];
+    }
+    return status;
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+static ts_status mean_of_ranks(ts_rank *me, double *value)
+{
+    ts_array one = { .struct_size = sizeof one, .data = value };
+    one.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F64 };
+    ts_status status = ts_group_all_reduce(ts_group_world(me), &one, &one, TS_REDUCE_SUM, NULL);
+    *value /= (double)ts_rank_count(me);
+    return status;
+}
+
+static ts_status take_turn(race *r, trainee *t, int who, int64_t turn)
+{
+    ts_group *world = ts_group_world(t->me);
+    ts_step_summary is = TS_INIT(ts_step_summary);
+    ts_status status = ts_group_barrier(world, NULL);
+    double start = cli_now();
+    if (status == TS_OK) status = ts_step_time(t->step);
+    double seconds = cli_now() - start;
+    if (status == TS_OK) status = ts_step_summarise(t->step, &is);
+    double exposed = (double)is.waited_ns * 1e-9;
+    if (status == TS_OK) status = contest_agree(world, &seconds, 1);
+    if (status == TS_OK) status = mean_of_ranks(t->me, &exposed);
+    if (ts_rank_index(t->me) != 0) return status;
+    r->of[who]->step[turn] = seconds;
+    r->of[who]->exposed[turn] = exposed;
+    return status;
+}
+
+static ts_status take_turns(race *r, trainee *t, double seconds)
+{
+    double begin = cli_now(), spent = 0;
+    ts_status status = TS_OK;
+    int64_t turn = 0;
+    while (status == TS_OK && turn < TURNS_MAX && (turn < TURNS_MIN || spent < seconds)) {
+        for (int k = 0; k < ORDERS && status == TS_OK; k++) {
+            int who = (k + (int)turn) % ORDERS; /* each goes first in turn */
+            status = take_turn(r, &t[who], who, turn);
+        }
+        turn++;
+        spent = cli_now() - begin;
+        if (status == TS_OK) status = contest_agree(ts_group_world(t->me), &spent, 1);
+    }
+    if (ts_rank_index(t->me) == 0) r->turns = turn;
+    return status;
+}
+
+static ts_status work(ts_rank *me, void *context)
+{
+    race *r = context;
+    double begin = cli_now();
+    trainee t[ORDERS] = { { .me = me }, { .me = me } };
+    ts_status status = TS_OK;
+    for (int k = 0; k < ORDERS && status == TS_OK; k++)
+        status = make(r->asked, &t[k]);
+    for (int i = 0; i < WARM + TIMED && status == TS_OK; i++) /* in turns, as they will run */
+        for (int k = 0; k < ORDERS && status == TS_OK; k++)
+            status = i < WARM ? ts_step_replay(t[k].step) : ts_step_time(t[k].step);
+    if (status == TS_OK) status = reorder(r, &t[REORDERED]);
+    double left = (double)r->asked->seconds - (cli_now() - begin);
+    if (status == TS_OK) status = contest_agree(ts_group_world(me), &left, 1);
+    if (status == TS_OK) status = take_turns(r, t, left);
+    for (int k = 0; k < ORDERS; k++)
+        unmake(&t[k]);
+    return status;
+}
+
+/* ---- what came of it ------------------------------------------------------------------------- */
+
+static void report(const race *r, bench_lines *lines)
+{
+    const char *mesh = r->asked->mesh;
+    double step[ORDERS], exposed[ORDERS], ratio[TURNS_MAX];
+    for (int64_t i = 0; i < r->turns; i++)
+        ratio[i] = r->of[REORDERED]->step[i] / r->of[RECORDED]->step[i];
+    for (int k = 0; k < ORDERS; k++) {
+        step[k] = bench_median(r->of[k]->step, (size_t)r->turns);
+        exposed[k] = bench_median(r->of[k]->exposed, (size_t)r->turns);
+    }
+    double gain = 1 - bench_median(ratio, (size_t)r->turns);
+    double wanted = 1 - r->predicted[REORDERED] / r->predicted[RECORDED];
+    bench_line *line =
+        bench_lines_add(lines, "ms", 1e3 * step[REORDERED], "%s: a step, reordered", mesh);
+    bench_line_floor(line, 1e3 * step[RECORDED], "as recorded");
+    bench_line_note(line, "median of %lld turns; %lld of %lld works moved, %lld go with others",
+                    (long long)r->turns, (long long)r->order.moved, (long long)r->order.works,
+                    (long long)r->order.joined);
+    line = bench_lines_add(lines, "ms", 1e3 * exposed[REORDERED],
+                           "%s: exposed communication, reordered", mesh);
+    bench_line_floor(line, 1e3 * exposed[RECORDED], "as recorded");
+    line->wanted = 0.5 * 1e3 * exposed[RECORDED];
+    bench_line_note(line, "mean of the ranks; %.0f and %.0f %% of a step",
+                    100 * exposed[REORDERED] / step[REORDERED],
+                    100 * exposed[RECORDED] / step[RECORDED]);
+    for (int k = 0; k < ORDERS; k++) {
+        line = bench_lines_add(lines, "ms", 1e3 * r->predicted[k], "%s: predicted step, %s", mesh,
+                               k == RECORDED ? "as recorded" : "reordered");
+        bench_line_floor(line, 1e3 * step[k], "measured");
+        bench_line_note(line, "%+.0f %%, within 20 is wanted; %.2f ms of it exposed",
+                        100 * (r->predicted[k] / step[k] - 1), 1e3 * r->exposed[k]);
+    }
+    line = bench_lines_add(lines, "%", 100 * gain, "%s: shorter than recorded", mesh);
+    bench_line_floor(line, 100 * wanted, "predicted");
+    bench_line_note(line, "median of the turns, each order's step after the other's");
+    line = bench_lines_add(lines, "MiB", (double)r->order.bytes / 0x1p20,
+                           "%s: memory of the step, reordered", mesh);
+    bench_line_floor(line, (double)r->recorded.bytes / 0x1p20, "as recorded");
+    if (!r->order.taken) bench_line_note(line, "not taken: it needs more");
+}
+
+int bench_replay_order(const bench_order *asked, bench_lines *lines)
+{
+    char error[1024] = "", each[32];
+    race *r = calloc(1, sizeof *r);
+    measured *of = calloc(ORDERS, sizeof *of);
+    if (!r || !of) {
+        free(r);
+        free(of);
+        return cli_fail("bench replay", "out of memory");
+    }
+    r->asked = asked;
+    for (int k = 0; k < ORDERS; k++)
+        r->of[k] = &of[k];
+    if (asked->threads > 0) {
+        (void)snprintf(each, sizeof each, "%lld", (long long)asked->threads);
+        (void)setenv("TESSERA_THREADS", each, 1); /* before the world opens */
+    }
+    ts_world_options world = {
+        .struct_size = sizeof world, .engine = asked->engine, .rank_count = asked->ranks, .seed = 1
+    };
+    ts_status status = ts_launch_with(&world, work, r, error, sizeof error);
+    if (status == TS_OK && r->turns > 0) report(r, lines);
+    free(of);
+    free(r);
+    return status == TS_OK ? 0 : cli_fail("bench replay", "%s", error);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* replay_times.c - how long the actions of a recorded step take, from replays that are timed.
+ *
+ *   computation     the mean of the time that its works took
+ *   an operation    from its begin, or the end of the one before it on its channel, to its end, as
+ *                   the rank's events have it; of all timed replays the least, because a rank that
+ *                   begins early counts the time that others need to come
+ *   messages        are left to the cost model
+ *
+ * What a rank counts of an operation is too much unless it came last, so the program of all ranks
+ * takes the least of its members (tsi_step_meet_least).
+ *
+ * INV: what is timed runs as a replay does: a look at the clock between two works is all. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/again.h"
+#include "runtime/replay.h"
+
+enum { LANES = 64 }; /* groups and channels of a step; those beyond count from their begin */
+
+typedef struct lane { /* the operations of a group and channel end one after another */
+    uint64_t group;
+    uint32_t queue;
+    int64_t end_ns;
+} lane;
+
+typedef struct lanes {
+    lane lane[LANES];
+    int32_t count;
+} lanes;
+
+static lane *lane_of(lanes *all, const tsi_event *event)
+{
+    for (int32_t i = 0; i < all->count; i++)
+        if (all->lane[i].group == event->group && all->lane[i].queue == event->queue)
+            return &all->lane[i];
+    if (all->count == LANES) return NULL;
+    all->lane[all->count] = (lane){ event->group, event->queue, 0 };
+    return &all->lane[all->count++];
+}
+
+/* Nanoseconds of an operation that was waited for; -1: not known. */
+static int64_t operation_ns(lanes *all, const ts_rank *rank, uint64_t number)
+{
+    tsi_event event;
+    if (number == 0 || !tsi_ring_read(rank->ring, number, &event) || event.end_ns == 0) return -1;
+    lane *own = lane_of(all, &event);
+    int64_t begin = event.begin_ns;
+    if (own && own->end_ns > begin) begin = own->end_ns;
+    if (own) own->end_ns = event.end_ns;
+    return event.end_ns > begin ? event.end_ns - begin : 0;
+}
+
+static bool is_operation(const tsi_action *a)
+{
+    return tsi_action_class_of(a->kind) == TSI_CLASS_COLLECTIVE;
+}
+
+static void take_least(tsi_action *a, double us)
+{
+    if (us >= 0 && (a->us < 0 || us < a->us)) a->us = us;
+}
+
+/* The time of each action's works in this replay; of operations, that of the operation. */
+static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double *us)
+{
+    lanes all = { .count = 0 };
+    s->waited_ns = 0;
+    for (int64_t i = 0; i < s->kept.count; i++) {
+        const tsi_kept_work *work = &s->kept.work[i];
+        bool communicates = tsi_again_is_one(work);
+        if (communicates) s->waited_ns += ns[i];
+        int64_t recorded = tsi_works_recorded(&s->works, i);
+        int32_t of = recorded < s->worked.count ? s->worked.action[recorded] : -1;
+        if (of < 0) continue;
+        tsi_action *a = &list->action[of];
+        uint64_t event = tsi_again_event(work);
+        if (!is_operation(a))
+            us[of] += communicates ? 0 : (double)ns[i] * 1e-3;
+        else if (event > 0)
+            take_least(a, (double)operation_ns(&all, s->rank, event) * 1e-3);
+        else if (communicates && a->queue == 0)
+            take_least(a, (double)ns[i] * 1e-3);
+    }
+}
+
+static ts_status time_actions(ts_step *s, const int64_t *ns)
+{
+    tsi_step_list *list =
+        s->rank->index < s->value->list_count ? &s->value->list[s->rank->index] : NULL;
+    if (!list) return TS_OK;
+    double *us = tsi_calloc((size_t)list->action_count + 1, sizeof *us);
+    if (!us) return tsi_fail_memory("times of a step", (size_t)list->action_count * sizeof *us);
+    sum_works(s, list, ns, us);
+    s->timed++;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        tsi_action *a = &list->action[i];
+        tsi_action_class kind = tsi_action_class_of(a->kind);
+        if (kind == TSI_CLASS_COLLECTIVE || kind == TSI_CLASS_PAIR) continue;
+        double before = s->timed > 1 && a->us > 0 ? a->us : 0;
+        a->us = before + (us[i] - before) / (double)s->timed;
+    }
+    tsi_free(us);
+    return TS_OK;
+}
+
+ts_status ts_step_time(ts_step *s)
+{
+    if (!s) return TS_ERR_NULL;
+    int64_t *ns = tsi_calloc((size_t)s->kept.count + 1, sizeof *ns);
+    if (!ns) return tsi_fail_memory("times of a step", (size_t)s->kept.count * sizeof *ns);
+    ts_status status = tsi_step_run(s, ns);
+    if (status == TS_OK) status = time_actions(s, ns);
+    tsi_free(ns);
+    return status;
+}
