@@ -109,14 +109,10 @@ typedef struct tsi_device {
     void (*host_free)(const struct tsi_device *device, void *memory, size_t bytes);
     /* Whether `copy` and `fold` of this device read the other's memory. [the same device alone] */
     bool (*reach)(const struct tsi_device *device, const struct tsi_device *other);
-<<<<<<< HEAD
     /* As event_record, with its time; microseconds between two of these that have passed.
      * [not measured] */
     ts_status (*event_mark)(const struct tsi_device *device, tsi_stream *stream,
                             tsi_device_event **out);
-=======
-    /* Microseconds between two events of event_mark that have passed. [not measured] */
->>>>>>> 7395f9f (comm: ranks of one device move in one stream)
     ts_status (*event_time)(const struct tsi_device *device, tsi_device_event *from,
                             tsi_device_event *to, double *us);
     /* The work of a stream between begin and end is kept instead of run; launch runs it again.
@@ -151,22 +147,16 @@ typedef struct tsi_device {
     /* Where functions that run by `defer` find what is at an address of the device; memory of the
      * host is where it is. [the address itself] */
     void *(*near)(const struct tsi_device *device, const void *address);
-<<<<<<< HEAD
     /* |x|^power of every element of a block, or the root behind a sum of them, in place, in f64 and
      * with the host's bits. *done false: not of this dtype or power. [the host does it] */
     ts_status (*power)(const struct tsi_device *device, const tsi_block *block, double power,
                        bool root, tsi_stream *stream, bool *done);
-=======
     /* copy for each of `count` pairs, in any order and at once where it can: no target overlaps
      * another one, nor the source of another. The lists may be reused on return. [one by one] */
     ts_status (*copy_list)(const struct tsi_device *device, const tsi_block *to,
                            const tsi_block *from, int64_t count, tsi_stream *stream);
     /* The same moment for one more who waits for it and destroys it. [recorded again] */
     tsi_device_event *(*event_share)(const struct tsi_device *device, tsi_device_event *event);
-    /* event_record for event_time. Others may have no time. [as event_record] */
-    ts_status (*event_mark)(const struct tsi_device *device, tsi_stream *stream,
-                            tsi_device_event **out);
->>>>>>> 7395f9f (comm: ranks of one device move in one stream)
 } tsi_device;
 
 /* What the host reads or writes in a step that is recorded would be that step's for ever. */

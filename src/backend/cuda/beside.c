@@ -44,8 +44,9 @@ static tsi_cuda_touched touched_by(const tsi_cuda_product *p)
     const matrix b = { p->b, p->k, p->n, p->bk, p->bn, p->b_step, p->dtype };
     const matrix c = { p->c, p->m, p->n, p->cm, p->cn, p->c_step, p->c_dtype };
     const matrix bias = { p->bias, 1, p->n, 0, 1, 0, p->c_dtype };
+    const matrix onto = { p->onto, p->m, p->n, p->cm, p->cn, p->c_step, p->c_dtype };
     return (tsi_cuda_touched){ .read = { bytes_of(&a, p->batch), bytes_of(&b, p->batch),
-                                         bytes_of(&bias, 1) },
+                                         bytes_of(&bias, 1), bytes_of(&onto, p->batch) },
                                .written = bytes_of(&c, p->batch) };
 }
 

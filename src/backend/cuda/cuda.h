@@ -44,7 +44,7 @@ typedef struct tsi_cuda_room {
 } tsi_cuda_room;
 
 /* What a product reads and writes, addresses from begin to end (beside.c). */
-enum { TSI_CUDA_PRODUCT_READS = 3 };
+enum { TSI_CUDA_PRODUCT_READS = 4 };
 typedef struct tsi_cuda_bytes {
     uintptr_t begin, end;
 } tsi_cuda_bytes;
