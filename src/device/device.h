@@ -155,7 +155,8 @@ typedef struct tsi_device {
      * another one, nor the source of another. The lists may be reused on return. [one by one] */
     ts_status (*copy_list)(const struct tsi_device *device, const tsi_block *to,
                            const tsi_block *from, int64_t count, tsi_stream *stream);
-    /* The same moment for one more who waits for it and destroys it. [recorded again] */
+    /* The same moment for one more who waits for it and destroys it; NULL: no memory. [recorded
+     * again] */
     tsi_device_event *(*event_share)(const struct tsi_device *device, tsi_device_event *event);
 } tsi_device;
 

@@ -283,6 +283,14 @@ static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_
     return TS_OK;
 }
 
+static tsi_device_event *event_share(const tsi_device *device, tsi_device_event *event)
+{
+    (void)device;
+    tsi_device_event *same = tsi_alloc(sizeof *same);
+    if (same) *same = *event;
+    return same;
+}
+
 static ts_status run_wait(void *context)
 {
     const tsi_device_event *event = context;
@@ -569,6 +577,7 @@ static const tsi_device queue_device = {
     .event_wait = event_wait,
     .event_done = event_done,
     .event_destroy = event_destroy,
+    .event_share = event_share,
     .copy = copy,
     .copy_list = copy_list,
     .fill = fill,

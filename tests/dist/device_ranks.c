@@ -248,6 +248,91 @@ TS_TEST(device_collectives_wait_in_queues)
             }
 }
 
+/* ---- what an operation asks of a device ------------------------------------------------------ */
+
+/* `queue` under another name, which counts. */
+static struct {
+    tsi_device device, base;
+    atomic_int copies, lists, pieces, records, waits;
+} counted;
+
+static ts_status counted_copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,
+                              tsi_stream *stream)
+{
+    atomic_fetch_add(&counted.copies, 1);
+    return counted.base.copy(device, to, from, stream);
+}
+
+static ts_status counted_list(const tsi_device *device, const tsi_block *to, const tsi_block *from,
+                              int64_t count, tsi_stream *stream)
+{
+    atomic_fetch_add(&counted.lists, 1);
+    atomic_fetch_add(&counted.pieces, (int)count);
+    return counted.base.copy_list(device, to, from, count, stream);
+}
+
+static ts_status counted_record(const tsi_device *device, tsi_stream *stream,
+                                tsi_device_event **out)
+{
+    atomic_fetch_add(&counted.records, 1);
+    return counted.base.event_record(device, stream, out);
+}
+
+static ts_status counted_wait(const tsi_device *device, tsi_stream *stream, tsi_device_event *event)
+{
+    atomic_fetch_add(&counted.waits, 1);
+    return counted.base.event_wait(device, stream, event);
+}
+
+static void add_counted(void)
+{
+    counted.base = *tsi_device_queue();
+    counted.device = counted.base;
+    counted.device.name = counted.device.kind = "counted";
+    counted.device.copy = counted_copy;
+    counted.device.copy_list = counted_list;
+    counted.device.event_record = counted_record;
+    counted.device.event_wait = counted_wait;
+    if (tsi_device_add(&counted.device) != TS_OK) abort();
+}
+
+static ts_status exchange_rows(ts_rank *me, void *argument)
+{
+    int64_t width = *(const int64_t *)argument, n = ts_rank_count(me);
+    arrays all = { .mine = tsi_rank_device_of(me) };
+    all.in = array_of(all.mine->device, width * n);
+    for (int i = 0; i < MOVES; i++)
+        all.out[i] = array_of(all.mine->device, width * n);
+    fill(&all, &all.in, (float)ts_rank_index(me));
+    ts_status status = ts_group_all_to_all(ts_group_world(me), &all.in, &all.out[0], NULL);
+    if (status == TS_OK) status = ts_rank_sync(me);
+    bool right = last_of(&all, &all.out[0]) == (float)(n - 1);
+    free_all(&all);
+    return right ? status : TS_ERR_INTERNAL;
+}
+
+/* Whatever its size: one list, an event a rank and one for all, and a wait for each of them. */
+TS_TEST(device_ranks_of_one_device_move_together)
+{
+    if (counted.device.name == NULL) add_counted();
+    for (int64_t width = FEW; width <= LARGE; width += LARGE - FEW)
+        for (int n = 2; n <= RANKS; n++) {
+            char error[1024] = "";
+            ts_world_options options = TS_INIT(ts_world_options);
+            options.engine = "threads";
+            options.device = "counted";
+            options.rank_count = n;
+            counted.copies = counted.lists = counted.pieces = counted.records = counted.waits = 0;
+            ts_status status = ts_launch_with(&options, exchange_rows, &width, error, sizeof error);
+            TEST_SAY(t, status == TS_OK, "%d ranks: %s", n, error);
+            TEST_EQ(t, counted.copies, 0);
+            TEST_EQ(t, counted.lists, 1);
+            TEST_EQ(t, counted.pieces, n * n);
+            TEST_EQ(t, counted.records, n + 1);
+            TEST_EQ(t, counted.waits, 2 * n);
+        }
+}
+
 /* Steps of several ranks: the same bits as on the cpu between engines, and no wait in any. */
 TS_TEST(device_steps_of_ranks_wait_for_nothing)
 {

@@ -92,6 +92,46 @@ TS_TEST_LONG(copies, 300)
     gpu->stream_destroy(gpu, stream);
 }
 
+/* Every shape several times, each into memory of its own, some with a cast. */
+static void make_list(ts_dtype dtype, char *to, char *from, tsi_block *target, tsi_block *source,
+                      int64_t count)
+{
+    ts_dtype other = dtype == TS_DTYPE_F32 ? TS_DTYPE_BF16 : TS_DTYPE_F32;
+    for (int64_t i = 0; i < count; i++) {
+        const shape *s = &shapes[i % SHAPES];
+        target[i] = block_of(s, to + i * ROOM, dtype, true);
+        source[i] = block_of(s, from, i % 7 == 6 ? other : dtype, false);
+    }
+}
+
+TS_TEST_LONG(lists_of_copies, 120)
+{
+    enum { COUNT = 100 };
+    tsi_stream *stream = NULL;
+    const tsi_device *gpu = gpu_open(t, &stream), *cpu = tsi_device_host();
+    if (!gpu) return;
+    gpu_pair target = gpu_pair_make(t, gpu, stream, (size_t)COUNT * ROOM);
+    gpu_pair source = gpu_pair_make(t, gpu, stream, ROOM);
+    for (int dtype = 1; dtype < TS_DTYPE_COUNT; dtype++) {
+        tsi_block to[COUNT], from[COUNT];
+        make_list((ts_dtype)dtype, target.host, source.host, to, from, COUNT);
+        for (int64_t i = 0; i < COUNT; i++)
+            TEST_OK(t, cpu->copy(cpu, &to[i], &from[i], NULL));
+        make_list((ts_dtype)dtype, target.device, source.device, to, from, COUNT);
+        TEST_OK(t, gpu->copy_list(gpu, to, from, COUNT, stream));
+        char *back = gpu_read(t, gpu, stream, target);
+        size_t at = 0;
+        while (at < target.bytes && back[at] == target.host[at])
+            at++;
+        TEST_SAY(t, at == target.bytes, "%s: piece %zu differs, %s", ts_dtype_name((ts_dtype)dtype),
+                 at / ROOM, shapes[at / ROOM % SHAPES].name);
+        free(back);
+    }
+    gpu_pair_drop(gpu, &target);
+    gpu_pair_drop(gpu, &source);
+    gpu->stream_destroy(gpu, stream);
+}
+
 /* Casts of numbers that random bytes seldom are: ends of ranges, halves, the last bits. */
 static const double numbers[] = { 0.0,          -0.0,         0.5,
                                   -0.5,         1.5,          2.5,
@@ -483,6 +523,38 @@ TS_TEST(streams_and_events)
     gpu->buffer_free(gpu, b, COUNT * 4);
     gpu->stream_destroy(gpu, first);
     gpu->stream_destroy(gpu, second);
+}
+
+/* Two streams that wait for each other by turns, with few events in all. */
+TS_TEST(events_are_recorded_again)
+{
+    enum { COUNT = 1 << 20, TURNS = 200 };
+    tsi_stream *stream[2] = { NULL, NULL };
+    const tsi_device *gpu = gpu_open(t, &stream[0]);
+    if (!gpu) return;
+    TEST_OK(t, gpu->stream_create(gpu, &stream[1]));
+    void *memory = NULL;
+    TEST_OK(t, gpu->buffer_alloc(gpu, COUNT * 4, &memory));
+    tsi_block x = {
+        .data = memory, .dtype = TS_DTYPE_F32, .ndim = 1, .extent = { COUNT }, .stride = { 1 }
+    };
+    float got = 0;
+    for (int i = 0; i < TURNS; i++) {
+        float value = (float)i;
+        tsi_device_event *event = NULL;
+        TEST_OK(t, gpu->fill(gpu, &x, &value, stream[i % 2]));
+        TEST_OK(t, gpu->event_record(gpu, stream[i % 2], &event));
+        tsi_device_event *shared = gpu->event_share(gpu, event);
+        gpu->event_destroy(gpu, event);
+        TEST_OK(t, gpu->event_wait(gpu, stream[1 - i % 2], shared));
+        gpu->event_destroy(gpu, shared);
+    }
+    TEST_OK(t, gpu->copy_out(gpu, &got, (char *)memory + (COUNT - 1) * 4, 4, stream[0]));
+    TEST_OK(t, gpu->stream_sync(gpu, stream[0]));
+    TEST_SAY(t, got == TURNS - 1, "the last fill wrote %d, there is %g", TURNS - 1, (double)got);
+    gpu->buffer_free(gpu, memory, COUNT * 4);
+    gpu->stream_destroy(gpu, stream[0]);
+    gpu->stream_destroy(gpu, stream[1]);
 }
 
 TS_TEST(graphs)

@@ -114,9 +114,9 @@ ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int6
 static ts_status share(const tsi_mover *mover, tsi_device_event *event, tsi_device_event **out)
 {
     const tsi_device *device = mover->device;
-    if (event == NULL || device->event_share == NULL) return record(mover, out);
-    *out = device->event_share(device, event);
-    return TS_OK;
+    bool shares = event != NULL && device->event_share != NULL;
+    *out = shares ? device->event_share(device, event) : NULL;
+    return *out != NULL ? TS_OK : record(mover, out);
 }
 
 /* The first stream has passed all parts, then everybody gets an event of it. */
