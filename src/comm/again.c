@@ -254,7 +254,8 @@ static ts_status issue_run(void *context)
     a->rank->where = a->where;
     call.options.work = a->posted ? &a->work : NULL;
     ts_status status = last ? issue_joined(last, &call) : tsi_call_issue(&call);
-    if (status == TS_OK && a->work) a->event = a->work->base.event;
+    bool posted = a->posted || call.group->comm->batch_open;
+    if (status == TS_OK && posted) a->event = tsi_ring_last(a->rank->ring); /* the one it began */
     return status;
 }
 
@@ -277,6 +278,28 @@ static ts_status run_and_keep(again *a, tsi_kept_fn run, const tsi_kept_kind *ki
     return TS_OK;
 }
 
+enum { APART_BYTES = 64 }; /* what is smaller ends where it begins */
+
+/* An operation that its caller waits for is kept as two pieces of work, its begin and the wait: in
+ * another order something may stand between. */
+static bool goes_apart(const tsi_call *call)
+{
+    const tsi_work *work = &call->local.base;
+    if (call->options.work || call->group->comm->batch_open || work->lending) return false;
+    if (work->print.kind == TSI_COMM_BARRIER || work->device != tsi_device_host()) return false;
+    return work->print.kind == TSI_COMM_EXCHANGE ||
+           work->print.count * (int64_t)ts_dtype_size((ts_dtype)work->print.dtype) >= APART_BYTES;
+}
+
+static ts_status issue_apart(again *a)
+{
+    ts_work *begun = NULL;
+    a->posted = true;
+    a->call.local.base.awaited = 1;
+    TSI_TRY(run_and_keep(a, issue_run, kind_of(a), &begun));
+    return ts_work_wait(begun);
+}
+
 ts_status tsi_again_issue(tsi_call *call)
 {
     ts_rank *rank = call->group->comm->rank;
@@ -284,12 +307,14 @@ ts_status tsi_again_issue(tsi_call *call)
     if (!a) return TS_ERR_MEMORY;
     const char *name = tsi_call_title(call);
     ts_work **handle = call->options.work;
+    bool apart = goes_apart(call);
     a->call = *call;
     tsi_group_retain(call->group);
     a->name = tsi_strdup(name);
     a->call.options.name = a->name;
     ts_status status = a->name ? tsi_call_copy_lists(&a->call.local.base, true, &a->lists)
                                : tsi_fail_memory("the name of an operation", 1);
+    if (status == TS_OK && apart) return issue_apart(a);
     if (status == TS_OK) return run_and_keep(a, issue_run, kind_of(a), handle);
     again_destroy(a);
     return status;
@@ -368,7 +393,10 @@ ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options)
 {
     again *a = again_make(rank, options);
     if (!a) return TS_ERR_MEMORY;
-    return run_and_keep(a, batch_end_run, &close_kind, options ? options->work : NULL);
+    ts_work *begun = NULL, **handle = options && options->work ? options->work : &begun;
+    a->posted = true; /* who waits at once waits apart */
+    TSI_TRY(run_and_keep(a, batch_end_run, &close_kind, handle));
+    return begun ? ts_work_wait(begun) : TS_OK;
 }
 
 /* ---- which go as one ------------------------------------------------------------------------- */

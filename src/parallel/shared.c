@@ -319,8 +319,10 @@ static ts_status count_gather(void *unit)
 
 static const tsi_kept_kind last_kind = { TSI_KEPT_LAST, NULL };
 
+/* Nobody waits for a unit that shares nothing: no piece of a step that others stand behind. */
 ts_status tsi_unit_count_gather(tsi_unit *u)
 {
+    if (!u->shared) return count_gather(u);
     return tsi_keep_work(u->rank, (tsi_kept_work){ count_gather, u, NULL, &last_kind });
 }
 
@@ -341,6 +343,7 @@ static ts_status let_go(void *unit)
 
 void tsi_unit_let_go(tsi_unit *u)
 {
+    if (!u->shared) return;
     (void)tsi_keep_work(u->rank,
                         (tsi_kept_work){ let_go, u, NULL, &last_kind }); /* recorded if it fails */
 }

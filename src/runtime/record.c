@@ -20,7 +20,10 @@
 #include "op/core/dispatch.h"
 #include "op/core/list.h"
 
-enum { FORMS = 4 }; /* of one block; a block that is seen in more says nothing */
+enum {
+    FORMS = 4,     /* of one block; a block that is seen in more says nothing */
+    OWN_QUEUES = 3 /* groups that have one */
+};
 
 typedef struct block { /* of memory: one value of the step */
     const tsi_storage *storage;
@@ -38,6 +41,8 @@ typedef struct pending { /* an operation that was issued */
     int32_t value;       /* what it makes or reads; -1: not known */
     int64_t works;       /* pieces of work that are kept with it */
     bool written;        /* it is in the list; waits for being waited for */
+    bool waited;         /* for it, before it was told what it is for: a round of several */
+    int64_t wait_of;     /* it is that wait, for the one of this number; -1: an operation */
 } pending;
 
 struct tsi_recording {
@@ -52,6 +57,7 @@ struct tsi_recording {
     int64_t all_count, all_capacity, implicit_count;
     pending *issued;
     int64_t issued_count, issued_capacity;
+    int32_t group[OWN_QUEUES], group_count; /* that have a queue of their own */
     bool told, hidden; /* what those not written are for is in `touch`; an operator's own moves */
     tsi_touch *touch;  /* of the action being written */
     const char **form; /* as which it sees them */
@@ -261,6 +267,26 @@ static int32_t touch_made(tsi_recording *r, const ts_tensor *t, const char *make
     return made->value;
 }
 
+/* What one round of a move leaves for the next: nothing that the rank counts as memory. -1: failed.
+ */
+static int32_t enter_round(tsi_recording *r)
+{
+    char name[32];
+    tsi_value value = { .name = name, .memory = TSI_STEP_MEMORY_COMM };
+    (void)snprintf(name, sizeof name, "round.%lld", (long long)r->all_count + 1);
+    block *made = tsi_calloc(1, sizeof *made);
+    if (!made || tsi_room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all,
+                          "the recording of a step") != TS_OK) {
+        tsi_free(made);
+        fail(r, tsi_fail_memory("a recording", sizeof *made));
+        return -1;
+    }
+    *made = (block){ .value = -1, .there = true };
+    r->all[r->all_count++] = made;
+    fail(r, tsi_step_value(r->step, r->rank->index, &value, &made->value));
+    return r->status == TS_OK ? made->value : -1;
+}
+
 /* ---- actions --------------------------------------------------------------------------------- */
 
 /* Pieces of work that the rank has kept so far, with the one that is under way. */
@@ -365,42 +391,89 @@ static void group_along(tsi_recording *r, int32_t group, const ts_tensor *t)
     if (axes[0]) fail(r, tsi_step_group_along(r->step, group, axes));
 }
 
-/* Touches of the moves that were told go to the operations that were issued for them: the first
- * reads, the last makes. Those whose purpose was not told touch nothing. */
+typedef struct told { /* what the operations that are not written yet are for */
+    tsi_touch *touch;
+    const char **form;
+    int64_t count;
+    int32_t value, made; /* that a wait names; that the last of them makes; -1: none */
+    int64_t first, last; /* operations among those that were issued */
+} told;
+
+static told told_so_far(const tsi_recording *r)
+{
+    told t = { r->touch, r->form, r->touch_count, -1, -1, -1, -1 };
+    for (int64_t i = 0; i < t.count; i++) {
+        bool makes = t.touch[i].how == TSI_MAKES;
+        if (t.value < 0 || makes) t.value = t.touch[i].value;
+        if (makes) t.made = t.touch[i].value;
+    }
+    for (int64_t i = 0; i < r->issued_count; i++) {
+        if (r->issued[i].written || r->issued[i].wait_of >= 0) continue;
+        t.first = t.first < 0 ? i : t.first;
+        t.last = i;
+    }
+    return t;
+}
+
+/* Does something else than what the last one makes say that it has ended? It was waited for before
+ * that was told, or is on another queue. */
+static bool leaves_round(const tsi_recording *r, const told *t, int64_t index)
+{
+    const pending *p = &r->issued[index];
+    if (index == t->last) return p->waited && t->made < 0;
+    return p->waited || p->action.queue != r->issued[t->last].action.queue;
+}
+
+/* The first operation reads what moves, the last makes what came of it; in between each reads what
+ * was waited for before it. */
+static void write_operation(tsi_recording *r, const told *t, int64_t index)
+{
+    pending *p = &r->issued[index];
+    for (int64_t k = 0; k < t->count; k++)
+        if (t->touch[k].how == TSI_READS ? index == t->first : index == t->last)
+            add_touch_as(r, t->touch[k].value, (tsi_touch_how)t->touch[k].how, t->form[k]);
+    for (int64_t i = index - 1; i >= 0 && r->issued[i].wait_of >= 0; i--)
+        add_touch(r, r->issued[i].value, TSI_READS);
+    p->value = t->value;
+    if (leaves_round(r, t, index)) {
+        p->value = enter_round(r);
+        add_touch(r, p->value, TSI_MAKES);
+    }
+    p->action.hidden = r->hidden;
+    append_with(r, &p->action, p->works);
+}
+
+static void write_wait(tsi_recording *r, pending *p)
+{
+    p->value = r->issued[p->wait_of].value;
+    add_touch(r, p->value, TSI_READS);
+    append_with(r, &p->action, p->works);
+}
+
+/* Touches of the moves that were told go to the operations that were issued for them. Those whose
+ * purpose was not told touch nothing. */
 static void write_issued(tsi_recording *r)
 {
-    int64_t first = -1, last = -1, told = r->touch_count, kept = 0;
-    tsi_touch *touch = r->touch;
-    const char **form = r->form;
-    int32_t value = -1;
-    for (int64_t i = 0; i < told; i++)
-        if (value < 0 || touch[i].how == TSI_MAKES) value = touch[i].value;
-    for (int64_t i = 0; i < r->issued_count; i++) {
-        if (r->issued[i].written) continue;
-        first = first < 0 ? i : first;
-        last = i;
-    }
-    if (first < 0 && told == 0) return;
+    told t = told_so_far(r);
+    int64_t kept = 0;
+    if (t.first < 0 && t.count == 0) return;
     r->touch = NULL; /* they are handed out below */
     r->form = NULL;
     r->touch_count = r->touch_capacity = r->form_capacity = 0;
-    for (int64_t i = first; i >= 0 && i < r->issued_count; i++) {
-        pending *p = &r->issued[i];
-        if (p->written) continue;
-        for (int64_t k = 0; k < told; k++)
-            if (touch[k].how == TSI_READS ? i == first : i == last)
-                add_touch_as(r, touch[k].value, (tsi_touch_how)touch[k].how, form[k]);
-        p->action.hidden = r->hidden;
-        p->value = value;
-        p->written = true;
-        append_with(r, &p->action, p->works);
+    for (int64_t i = t.first; i >= 0 && i < r->issued_count; i++) {
+        if (r->issued[i].written) continue;
+        r->issued[i].written = true;
+        if (r->issued[i].wait_of >= 0)
+            write_wait(r, &r->issued[i]);
+        else
+            write_operation(r, &t, i);
     }
     for (int64_t i = 0; i < r->issued_count; i++) /* those that have ended need no wait */
         if (r->issued[i].work) r->issued[kept++] = r->issued[i];
     r->issued_count = kept;
     r->told = r->hidden = false;
-    tsi_free(touch);
-    tsi_free(form);
+    tsi_free(t.touch);
+    tsi_free(t.form);
 }
 
 static bool any_issued(const tsi_recording *r)
@@ -641,12 +714,28 @@ static int32_t message_channel(const tsi_team *team)
     return (int32_t)(2 + team->hash % 1000003);
 }
 
+/* Operations of one group and channel wait for each other, those of different groups do not. The
+ * first groups on channel 0 have queues of their own, numbered by first use, so that ranks call
+ * them alike; there are few queues, so others share that of the first. */
+static int32_t group_number(tsi_recording *r, int32_t group)
+{
+    int32_t i = 0;
+    while (i < r->group_count && r->group[i] != group)
+        i++;
+    bool room = i < OWN_QUEUES && r->step->queue_count < TSI_STEP_QUEUES - 3;
+    if (i == r->group_count && room) r->group[r->group_count++] = group;
+    return i < r->group_count ? i : 0;
+}
+
 static ts_status queue_of(tsi_recording *r, const tsi_issued *issued, tsi_action *action)
 {
     char name[32];
     if (!issued->work) return TS_OK;
+    int32_t number = action->channel == 0 && action->peer < 0 ? group_number(r, action->group) : 0;
     if (action->peer >= 0)
         (void)snprintf(name, sizeof name, "%s", tsi_action_names[action->kind]);
+    else if (number > 0)
+        (void)snprintf(name, sizeof name, "group%d", number);
     else
         (void)snprintf(name, sizeof name, "channel%d", action->channel);
     return tsi_step_queue(r->step, name, &action->queue);
@@ -679,6 +768,15 @@ static ts_status describe(tsi_recording *r, const tsi_issued *issued, tsi_action
     return tsi_step_name(r->step, name, &action->what);
 }
 
+static ts_status add_pending(tsi_recording *r, const pending *p)
+{
+    if (tsi_room(&r->issued, r->issued_count, &r->issued_capacity, sizeof *r->issued,
+                 "the recording of a step") != TS_OK)
+        return tsi_fail_memory("a recording", sizeof *r->issued);
+    r->issued[r->issued_count++] = *p;
+    return TS_OK;
+}
+
 static void hear_issue(void *context, void *what)
 {
     tsi_recording *r = context;
@@ -687,20 +785,33 @@ static void hear_issue(void *context, void *what)
     if (r->status != TS_OK) return;
     if (r->told) write_issued(r); /* those before have their purpose */
     if (!any_issued(r)) write_freed(r);
-    pending p = { .work = issued->work, .value = -1, .works = works_with_this(r) };
+    pending p = { .work = issued->work, .value = -1, .works = works_with_this(r), .wait_of = -1 };
     p.action = TSI_ACTION_INIT(action_kind(issued->operation->print.kind));
     ts_status status = describe(r, issued, &p.action, name);
     if (status == TS_OK && p.action.peer == r->rank->index) return; /* to itself: no message */
-    if (status == TS_OK && tsi_room(&r->issued, r->issued_count, &r->issued_capacity,
-                                    sizeof *r->issued, "the recording of a step") != TS_OK)
-        status = tsi_fail_memory("a recording", sizeof *r->issued);
-    if (status == TS_OK) r->issued[r->issued_count++] = p;
+    if (status == TS_OK) status = add_pending(r, &p);
     fail(r, status);
+}
+
+/* What it is for is told later: the wait is written with it. */
+static bool wait_in_round(tsi_recording *r, const void *work)
+{
+    int64_t i = 0;
+    while (i < r->issued_count && (r->issued[i].work != work || r->issued[i].written))
+        i++;
+    if (r->told || i == r->issued_count) return false;
+    pending wait = { .value = -1, .works = works_with_this(r), .wait_of = i };
+    wait.action = TSI_ACTION_INIT(TSI_ACTION_WAIT);
+    r->issued[i].work = NULL;
+    r->issued[i].waited = true;
+    fail(r, add_pending(r, &wait));
+    return true;
 }
 
 static void hear_wait(void *context, void *what)
 {
     tsi_recording *r = context;
+    if (wait_in_round(r, what)) return;
     catch_up(r);
     for (int64_t i = 0; i < r->issued_count; i++) {
         if (r->issued[i].work != what) continue;

@@ -7,8 +7,9 @@
  * before the recording is "given.N". The list is this rank's; tsi_step_join puts those of all ranks
  * together.
  *
- * Operations that run while the rank goes on are on queues of their own: one per channel, one for
- * sends, one for receives. */
+ * Operations that run while the rank goes on are on queues of their own: one per channel (on the
+ * first channel one for each of the first groups), one for sends, one for receives. What one round
+ * of a move leaves for the next is a value without bytes. */
 #ifndef TSI_RUNTIME_RECORD_H
 #define TSI_RUNTIME_RECORD_H
 

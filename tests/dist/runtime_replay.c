@@ -162,6 +162,8 @@ static void check_times(test *t, const ts_step *recorded, const ts_program *prog
             const tsi_action *a = &list->action[i];
             bool moves = a->group >= 0 && step->group[a->group].count == t->count;
             TEST_CHECK(t, a->us >= 0 || a->group >= 0 || a->peer >= 0);
+            /* Whoever waits for a collective waits apart from its begin. */
+            TEST_CHECK(t, a->group < 0 || a->queue > 0 || a->bytes < 64);
             if (moves) sum[k] += a->us;
         }
     }
