@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* helpers.c - threads that call engine->progress until nothing is left, then sleep until kicked.
  *
+ * Waking is a call of the system, and who kicks has work of his own: a kick wakes one helper, which
+ * wakes the next one before it looks for work, while more are wanted.
+ *
  * INV: a kick that comes after a helper read the word makes that helper look again before it
- * sleeps. */
+ * sleeps. INV-2: if helpers sleep, each kick wakes one of them itself; how many follow is a matter
+ * of speed, because one alone goes on until nothing is left. */
 #include "comm/helpers.h"
 
 #include "base/alloc.h"
@@ -12,11 +16,23 @@
 
 enum { BACKOFF_FIRST_NS = 5000, BACKOFF_LAST_NS = 200000 };
 
+/* Of a helper that woke up. */
+static void wake_next(tsi_helpers *helpers)
+{
+    uint32_t wanted = atomic_load_explicit(&helpers->wanted, memory_order_seq_cst);
+    while (wanted > 0 &&
+           !atomic_compare_exchange_weak_explicit(&helpers->wanted, &wanted, wanted - 1,
+                                                  memory_order_seq_cst, memory_order_seq_cst)) {
+    }
+    if (wanted > 0) tsi_wake_one(&helpers->word);
+}
+
 static void helper_sleep(tsi_helpers *helpers, uint32_t seen, int64_t deadline_ns)
 {
     atomic_fetch_add_explicit(&helpers->sleeping, 1, memory_order_seq_cst);
     (void)tsi_wait_word(&helpers->word, seen, 0, deadline_ns);
     atomic_fetch_sub_explicit(&helpers->sleeping, 1, memory_order_seq_cst);
+    wake_next(helpers);
 }
 
 /* progress says true while something is in flight that only polling can advance (mpi): then the
@@ -101,12 +117,23 @@ void tsi_helpers_release(tsi_helpers *helpers)
     pthread_mutex_destroy(&helpers->lock);
 }
 
+/* So many more at least: a kick for few takes nothing from one for many that is under way. */
+static void want(tsi_helpers *helpers, uint32_t more)
+{
+    uint32_t wanted = atomic_load_explicit(&helpers->wanted, memory_order_seq_cst);
+    while (wanted < more &&
+           !atomic_compare_exchange_weak_explicit(&helpers->wanted, &wanted, more,
+                                                  memory_order_seq_cst, memory_order_seq_cst)) {
+    }
+}
+
 void tsi_helpers_kick(tsi_helpers *helpers, int64_t count)
 {
     atomic_fetch_add_explicit(&helpers->word, 1, memory_order_seq_cst);
     int64_t sleeping = atomic_load_explicit(&helpers->sleeping, memory_order_seq_cst);
-    for (int64_t i = tsi_min_i64(count, sleeping); i > 0; i--)
-        tsi_wake_one(&helpers->word);
+    int64_t wakes = tsi_min_i64(count, sleeping);
+    if (wakes > 1) want(helpers, (uint32_t)(wakes - 1));
+    if (wakes > 0) tsi_wake_one(&helpers->word);
 }
 
 void tsi_comm_kick(ts_world *world, int64_t count)

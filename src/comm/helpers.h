@@ -26,6 +26,7 @@ typedef struct tsi_helpers {
     _Atomic bool running, stopping;
     tsi_word word;             /* changes with every kick */
     _Atomic uint32_t sleeping; /* helpers in the kernel */
+    _Atomic uint32_t wanted;   /* of those, to be woken by who wakes up next */
 } tsi_helpers;
 
 ts_status tsi_helpers_init(tsi_helpers *helpers, const tsi_engine *engine, void *engine_state,
