@@ -178,14 +178,16 @@ static ts_tensor *gathered(const ts_model *m, ts_tensor *x, bool gathers)
     return m->saves_cut && gathers ? x : tsi_model_whole(m, x);
 }
 
-/* x + the feed-forward of h. Its last product adds x itself where its weight is whole, so that its
- * result is no term of a sum over ranks, and it is called as it is: not with hooks, nor to run
- * again. */
+/* x + the feed-forward of h. Its last product adds x itself where it computes in wider numbers than
+ * it writes, so that the sum is rounded once, its weight is whole, so that its result is no term of
+ * a sum over ranks, and it is called as it is: not with hooks, nor to run again. */
 static ts_tensor *with_mlp(const block *l, ts_tensor *x, ts_tensor *h)
 {
     const ts_model *m = l->part.model;
     const mlp *f = l->mlp ? l->mlp->state : NULL;
-    if (!l->mlp_adds || !f || l->mlp->hooks || l->mlp->runs_again || !tsi_part_is_whole(f->down))
+    bool narrow = m->compute == TS_DTYPE_BF16 || m->compute == TS_DTYPE_F16;
+    if (!l->mlp_adds || !narrow || !f || l->mlp->hooks || l->mlp->runs_again ||
+        !tsi_part_is_whole(f->down))
         return ts_add(x, tsi_model_residual(m, TS_CALL(l->mlp, h)));
     ts_scope scope = ts_scope_open(l->mlp->rank, l->mlp->name.text);
     ts_tensor *y = ts_linear(mlp_inner(f, h), tsi_model_cast(m, f->down), x);
