@@ -37,8 +37,8 @@ typedef struct bench_run { /* one schedule; ranks are threads and fill their own
     double seconds[STEPS_MAX];             /* of a step, the slowest rank's */
     double sum[STAGES_MAX][TS_CELL_KINDS]; /* times of a stage's actions */
     int64_t count[STAGES_MAX][TS_CELL_KINDS];
-    bench_list list[RANKS_MAX]; /* what each rank executes */
-    double inputs;              /* making those of a forward, of the steps that count */
+    bench_list list[RANKS_MAX];              /* what each rank executes */
+    double least[STAGES_MAX][TS_CELL_KINDS]; /* between the action before and a beginning */
     double busy[RANKS_MAX], messages[RANKS_MAX], others[RANKS_MAX]; /* of all counted steps */
     double ends[RANKS_MAX], drains[RANKS_MAX]; /* its last action; then, until its queue is empty */
     int64_t live[MICROS_MAX]; /* of rank 0 when it begins a forward, beside what it held before */
@@ -49,7 +49,6 @@ typedef struct member { /* of one rank */
     bench_run *run;
     ts_model *model;
     int64_t micros;
-    double inputs; /* of this step */
 } member;
 
 /* ---- a model --------------------------------------------------------------------------------- */
@@ -74,13 +73,10 @@ static ts_tensor *give(void *context, ts_rank *me, int64_t micro, int32_t index)
 {
     (void)index;
     member *m = context;
-    double start = cli_now();
     ts_memory now = TS_INIT(ts_memory);
     if (ts_rank_memory(me, &now) == TS_OK && ts_rank_index(me) == 0)
         m->run->live[micro] = now.live - m->run->base;
-    ts_tensor *input = tokens(m, 2 * micro);
-    m->inputs += cli_now() - start;
-    return input;
+    return tokens(m, 2 * micro);
 }
 
 static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
@@ -115,6 +111,8 @@ static void count_times(bench_run *r, const ts_pipeline *p)
         ts_cell c = ts_schedule_cell(s, rank, i);
         double *all = computes(c.kind) ? r->busy : is_message(c.kind) ? r->messages : r->others;
         if (c.stage < 0) continue;
+        double gap = begin[i] - (i > 0 ? end[i - 1] : 0), *least = &r->least[c.stage][c.kind];
+        if (r->count[c.stage][c.kind] == 0 || gap < *least) *least = gap;
         r->sum[c.stage][c.kind] += end[i] - begin[i];
         r->count[c.stage][c.kind]++;
         all[rank] += end[i] - begin[i];
@@ -133,9 +131,8 @@ static void keep_list(bench_run *r, const ts_pipeline *p)
         list->cell[i] = ts_schedule_cell(s, rank, i);
 }
 
-static ts_status run_steps(member *m, ts_rank *me, ts_pipeline *p, ts_optimizer *optimizer)
+static ts_status run_steps(bench_run *r, ts_rank *me, ts_pipeline *p, ts_optimizer *optimizer)
 {
-    bench_run *r = m->run;
     ts_group *world = ts_group_world(me);
     for (int64_t step = 0; step <= r->self->steps && ts_rank_status(me) == TS_OK; step++) {
         ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
@@ -143,7 +140,6 @@ static ts_status run_steps(member *m, ts_rank *me, ts_pipeline *p, ts_optimizer 
         ts_group_barrier(world, NULL);
         ts_rank_memory(me, &before);
         if (ts_rank_index(me) == 0) r->base = before.live;
-        m->inputs = 0;
         double start = cli_now();
         ts_pipeline_step(p, NULL, NULL);
         double issued = cli_now();
@@ -154,8 +150,6 @@ static ts_status run_steps(member *m, ts_rank *me, ts_pipeline *p, ts_optimizer 
         ts_rank_memory(me, &after);
         if (step > 0) count_times(r, p);
         if (step > 0) r->drains[ts_pipeline_rank(p)] += drained - issued;
-        if (step > 0 && ts_pipeline_rank(p) == ts_schedule_rank_of(r->schedule, 0))
-            r->inputs += m->inputs;
         if (ts_rank_index(me) == 0 && step > 0) {
             r->seconds[step - 1] = seconds;
             r->gradients = after.live - before.live;
@@ -182,7 +176,7 @@ static ts_status work(ts_rank *me, void *argument)
     ts_optimizer *optimizer = NULL;
     if (p != NULL && ts_model_materialize(m.model) == TS_OK)
         optimizer = ts_adamw_create(ts_model_module(m.model), NULL);
-    if (optimizer != NULL) (void)run_steps(&m, me, p, optimizer);
+    if (optimizer != NULL) (void)run_steps(r, me, p, optimizer);
     ts_optimizer_destroy(optimizer);
     ts_pipeline_destroy(p);
     ts_model_destroy(m.model);
@@ -240,14 +234,17 @@ static void costs_of(const bench_run *r, ts_stage_cost *out)
     }
 }
 
-/* An action's mean; making what a stage is given belongs to its forward. */
+/* What the rank does at least before the action begins: making or taking over its inputs. Longer
+ * is waiting. */
+static double before(const bench_run *r, const ts_cell *c)
+{
+    return c->stage >= 0 && computes(c->kind) ? r->least[c->stage][c->kind] : 0;
+}
+
 static double cost_of(const void *context, const ts_cell *c)
 {
     const bench_run *r = context;
-    if (c->stage < 0) return 0;
-    int64_t forwards = r->count[0][TS_CELL_FORWARD];
-    double more = c->stage == 0 && c->kind == TS_CELL_FORWARD ? r->inputs / (double)forwards : 0;
-    return mean_of(r, c->stage, c->kind) + more;
+    return c->stage >= 0 ? before(r, c) + mean_of(r, c->stage, c->kind) : 0;
 }
 
 static double mean_of_ranks(const bench *self, const double *sum)
@@ -263,17 +260,20 @@ static void add_parts(const bench *self, const bench_run *r, double played, benc
 {
     double busy = mean_of_ranks(self, r->busy), messages = mean_of_ranks(self, r->messages);
     double others = mean_of_ranks(self, r->others), ends = mean_of_ranks(self, r->ends);
-    double inputs = r->inputs / (double)(self->size.ranks * self->steps);
-    double work = busy + messages + others + inputs;
     int64_t count = 0;
+    double inputs = 0;
     for (int64_t i = 0; i < self->size.ranks; i++)
-        for (int64_t k = 0; k < r->list[i].count; k++)
+        for (int64_t k = 0; k < r->list[i].count; k++) {
             count += is_message(r->list[i].cell[k].kind);
+            inputs += before(r, &r->list[i].cell[k]) / (double)self->size.ranks;
+        }
+    double work = busy + messages + others + inputs;
     (void)bench_lines_add(lines, "ms", busy * 1e3, "of it a rank computes");
     bench_line *line = bench_lines_add(lines, "ms", messages * 1e3, "it sends and receives");
     bench_line_note(line, "%.3g us each",
                     messages * 1e6 * (double)self->size.ranks / fmax(1, (double)count));
-    (void)bench_lines_add(lines, "ms", (others + inputs) * 1e3, "other actions, and inputs");
+    (void)bench_lines_add(lines, "ms", (others + inputs) * 1e3,
+                          "it takes inputs, gathers, reduces");
     line = bench_lines_add(lines, "ms", (ends - work) * 1e3, "it waits, and what is not timed");
     bench_line_floor(line, (played - work) * 1e3, "in the lists with the measured costs");
     (void)bench_lines_add(lines, "ms", mean_of_ranks(self, r->drains) * 1e3,
