@@ -2,7 +2,9 @@
 /* step_passes.c - new orders of a list: each is a list schedule over the ties (step_reorder.h).
  *
  * At every place the ready action with the least key comes next; a pass is a way to give keys.
- * Ready is what has everything before it that it is tied to, so no pass can break a tie. */
+ * Ready is what has everything before it that it is tied to, so no pass can break a tie. Passes by
+ * time put off a wait while something else is ready and what it waits for is under way, as this
+ * rank's own times say. */
 #include <float.h>
 #include <string.h>
 
@@ -22,6 +24,12 @@ typedef struct order {
     int32_t *out; /* the new order */
     int32_t *heap;
     int32_t heap_count;
+    /* Of passes by time: */
+    double now;                        /* when the main queue is free */
+    double *end;                       /* [action]: when it ends, of those that came */
+    double queue_end[TSI_STEP_QUEUES]; /* when the last of each queue ends */
+    int32_t *aside;                    /* waits that were put off */
+    int32_t aside_count;
 } order;
 
 /* ---- a heap of what is ready ----------------------------------------------------------------- */
@@ -66,8 +74,11 @@ static ts_status order_begin(order *o, const tsi_pass_job *job)
     o->key = tsi_calloc(n, sizeof *o->key);
     o->out = tsi_calloc(n, sizeof *o->out);
     o->heap = tsi_calloc(n, sizeof *o->heap);
-    if (!o->left || !o->after_first || !o->after || !o->key || !o->out || !o->heap)
-        return tsi_fail_memory("an order", n * 40);
+    o->end = tsi_calloc(n, sizeof *o->end);
+    o->aside = tsi_calloc(n, sizeof *o->aside);
+    if (!o->left || !o->after_first || !o->after || !o->key || !o->out || !o->heap || !o->end ||
+        !o->aside)
+        return tsi_fail_memory("an order", n * 56);
     int32_t *next = o->after_first + 1;
     for (int32_t t = 0; t < o->ties.first[o->count]; t++)
         next[o->ties.before[t]]++;
@@ -91,10 +102,63 @@ static void order_release(order *o)
     tsi_free(o->key);
     tsi_free(o->out);
     tsi_free(o->heap);
+    tsi_free(o->end);
+    tsi_free(o->aside);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* When all that a wait waits for has ended; what is tied before it is there. */
+static double ended_at(const order *o, int32_t wait)
+{
+    double end = 0;
+    for (int32_t t = o->ties.first[wait]; t < o->ties.first[wait + 1]; t++)
+        if (o->end[o->ties.before[t]] > end) end = o->end[o->ties.before[t]];
+    return end;
+}
+
+static bool is_wait(const order *o, int32_t action)
+{
+    return o->list->action[action].kind == TSI_ACTION_WAIT;
+}
+
+/* The next one by keys that need not be waited for; else the wait that is over first. */
+static int32_t pop_in_time(order *o)
+{
+    int32_t next = -1, first = 0;
+    while (next < 0 && o->heap_count > 0) {
+        next = heap_pop(o);
+        if (!is_wait(o, next) || ended_at(o, next) <= o->now) break;
+        o->aside[o->aside_count++] = next;
+        next = -1;
+    }
+    for (int32_t i = 1; i < o->aside_count; i++)
+        if (ended_at(o, o->aside[i]) < ended_at(o, o->aside[first])) first = i;
+    for (int32_t i = 0; i < o->aside_count; i++) {
+        if (next < 0 && i == first) continue;
+        heap_push(o, o->aside[i]);
+    }
+    if (next < 0) next = o->aside[first];
+    o->aside_count = 0;
+    return next;
+}
+
+/* It comes now: on main it takes its time, on another queue it waits for its turn there. */
+static void pass_time(order *o, int32_t action)
+{
+    const tsi_action *a = &o->list->action[action];
+    double begin = o->now;
+    if (is_wait(o, action) && ended_at(o, action) > begin) begin = ended_at(o, action);
+    if (a->queue != 0 && o->queue_end[a->queue] > begin) begin = o->queue_end[a->queue];
+    o->end[action] = begin + o->job->us[action];
+    if (a->queue == 0)
+        o->now = o->end[action];
+    else
+        o->queue_end[a->queue] = o->end[action];
 }
 
 /* Everything by its keys; *moves: how many do not stand where they stood. */
-static ts_status order_run(order *o, int64_t *moves)
+static ts_status order_run(order *o, bool in_time, int64_t *moves)
 {
     int32_t done = 0;
     for (int32_t i = 0; i < o->count; i++) {
@@ -102,7 +166,8 @@ static ts_status order_run(order *o, int64_t *moves)
         if (o->left[i] == 0) heap_push(o, i);
     }
     while (o->heap_count > 0) {
-        int32_t next = heap_pop(o);
+        int32_t next = in_time ? pop_in_time(o) : heap_pop(o);
+        if (in_time) pass_time(o, next);
         o->out[done++] = next;
         for (int32_t t = o->after_first[next]; t < o->after_first[next + 1]; t++)
             if (--o->left[o->after[t]] == 0) heap_push(o, o->after[t]);
@@ -115,13 +180,13 @@ static ts_status order_run(order *o, int64_t *moves)
 
 typedef void (*key_fn)(order *o);
 
-static ts_status pass_by(const tsi_pass_job *job, key_fn keys, int64_t *moves)
+static ts_status pass_by(const tsi_pass_job *job, key_fn keys, bool in_time, int64_t *moves)
 {
     order o = { 0 };
     if (job->rank >= job->step->list_count) return TS_OK;
     ts_status status = order_begin(&o, job);
     if (status == TS_OK) keys(&o);
-    if (status == TS_OK) status = order_run(&o, moves);
+    if (status == TS_OK) status = order_run(&o, in_time, moves);
     order_release(&o);
     return status;
 }
@@ -170,19 +235,15 @@ static void prefetch_keys(order *o)
     }
 }
 
-/* What nothing but an update or the end needs fills the time before waits: gradients of weights. */
+/* As they stand; memory goes as soon as it can. */
 static void fill_keys(order *o)
 {
-    for (int32_t i = 0; i < o->count; i++) {
-        const tsi_action *a = &o->list->action[i];
-        bool late = a->kind == TSI_ACTION_WEIGHT_GRADIENT;
-        o->key[i] = a->kind == TSI_ACTION_WAIT ? i + 0.5 * o->count
-                    : late                     ? i + 0.25 * o->count
-                                               : i;
-    }
+    for (int32_t i = 0; i < o->count; i++)
+        o->key[i] = o->list->action[i].kind == TSI_ACTION_RELEASE ? -1 : i;
 }
 
-/* The longest way from here to the end, communication as long as it takes: longest first. */
+/* The longest way from here to the end, communication as long as it takes: longest first. So what
+ * nothing but an update needs, as gradients of weights, is left for the time before waits. */
 static void schedule_keys(order *o)
 {
     for (int32_t i = o->count - 1; i >= 0; i--) {
@@ -191,29 +252,31 @@ static void schedule_keys(order *o)
             if (-o->key[o->after[t]] > behind) behind = -o->key[o->after[t]];
         o->key[i] = -(behind + o->job->us[i]);
     }
+    for (int32_t i = 0; i < o->count; i++)
+        if (o->list->action[i].kind == TSI_ACTION_RELEASE) o->key[i] = -DBL_MAX;
 }
 
 ts_status tsi_pass_hoist(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, hoist_keys, moves);
+    return pass_by(job, hoist_keys, false, moves);
 }
 
 ts_status tsi_pass_sink(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, sink_keys, moves);
+    return pass_by(job, sink_keys, false, moves);
 }
 
 ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, prefetch_keys, moves);
+    return pass_by(job, prefetch_keys, false, moves);
 }
 
 ts_status tsi_pass_fill(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, fill_keys, moves);
+    return pass_by(job, fill_keys, true, moves);
 }
 
 ts_status tsi_pass_schedule(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, schedule_keys, moves);
+    return pass_by(job, schedule_keys, true, moves);
 }

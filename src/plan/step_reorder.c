@@ -116,7 +116,7 @@ static const pass passes[] = {
     { TS_PASS_BUCKET, "bucket", "small operations of a group go as one: a latency less each",
       NULL },
     { TS_PASS_PREFETCH, "prefetch", "gathers begin a module ahead", tsi_pass_prefetch },
-    { TS_PASS_FILL, "fill", "gradients of weights fill the time before waits", tsi_pass_fill },
+    { TS_PASS_FILL, "fill", "what is ready fills the time before waits", tsi_pass_fill },
     { TS_PASS_SCHEDULE, "schedule", "the longest way to the end goes first", tsi_pass_schedule },
 };
 
