@@ -343,7 +343,7 @@ static ts_status check_exchange(tsi_call *call, const ts_exchange *exchange, boo
     return TS_OK;
 }
 
-/* `own`: of the library, which has checked its lists and will wait. */
+/* `own`: of the library, which has checked its lists, keeps them, and will wait. */
 static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange, bool own,
                                 const tsi_lending *lending, const ts_comm_options *options)
 {
@@ -361,7 +361,7 @@ static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange, bo
     work->send_count = exchange->send_count;
     work->recv_count = exchange->recv_count;
     work->lending = lending;
-    work->awaited = own;
+    work->awaited = work->lists_stay = own;
     if (exchange->struct_size >= sizeof *exchange) work->avg_count = exchange->avg_count;
     return tsi_call_issue(&call);
 }

@@ -57,7 +57,8 @@ ts_status tsi_comm_farewell(ts_world *world, char *sentence, size_t size);
 void tsi_comm_describe(ts_world *world, char *out, size_t size);
 
 /* ts_group_exchange for who made the lists with care, so that parts are not looked at, and will
- * wait before long, so that no core is taken from others to carry it out. */
+ * wait before long, so that no core is taken from others to carry it out. The lists stay as they
+ * are until the work is complete. */
 ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
                                  const ts_comm_options *options);
 

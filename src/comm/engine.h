@@ -108,7 +108,8 @@ typedef struct tsi_work {
     /* Of memory that is not the host's: what the rank's queue had before the call, and what it must
      * have passed before anything after ts_work_wait (set before DONE). NULL: nothing. */
     tsi_device_event *ready, *done;
-    bool in_order; /* it may be DONE when its bytes are in queues; else when they have moved */
+    bool lists_stay; /* send and recv are the caller's, who keeps them until it is DONE */
+    bool in_order;   /* it may be DONE when its bytes are in queues; else when they have moved */
     void *engine_state;
     int64_t engine_word[4];
 } tsi_work;

@@ -333,7 +333,8 @@ ts_status tsi_call_issue(tsi_call *call)
     if (TSI_UNLIKELY(tsi_keeps(work->rank))) return tsi_again_issue(call);
     bool posted = call->options.work != NULL || call->group->comm->batch_open;
     TSI_TRY(enter_queue(work));
-    ts_status status = tsi_call_copy_lists(work, posted, &call->local.kept);
+    bool outlives = posted && !work->lists_stay;
+    ts_status status = tsi_call_copy_lists(work, outlives, &call->local.kept);
     if (status == TS_OK) status = make_print(call);
     if (status == TS_OK) {
         work->timeout_ms = timeout_of(call);

@@ -10,24 +10,14 @@
 
 tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
 {
-    tsi_move *move = tsi_calloc(1, sizeof *move);
-    if (move) {
-        move->hold = move->few;
-        move->hold_capacity = TSI_MOVE_HOLD_FEW;
-    }
-    if (move && holds > TSI_MOVE_HOLD_FEW) {
-        move->hold = tsi_alloc_array((size_t)holds, sizeof *move->hold);
-        move->hold_capacity = holds;
-    }
-    if (!move || !move->hold) {
-        tsi_free(move);
+    size_t bytes = sizeof(tsi_move) + (size_t)holds * sizeof(tsi_array *);
+    tsi_move *move = tsi_alloc(bytes);
+    if (!move) {
         if (work) ts_work_wait(work);
-        tsi_fail_memory("a move in flight", sizeof *move + (size_t)holds * sizeof(void *));
+        tsi_fail_memory("a move in flight", bytes);
         return NULL;
     }
-    move->rank = rank;
-    move->work = work;
-    move->references = 1;
+    *move = (tsi_move){ .rank = rank, .work = work, .references = 1, .hold_capacity = holds };
     return move;
 }
 
@@ -107,6 +97,7 @@ static void let_go(tsi_move *move)
         stop_asking(move, array->storage);
         tsi_array_release(array);
     }
+    if (move->done) move->done(move->context);
 }
 
 ts_status tsi_move_wait(tsi_move *move)
@@ -145,7 +136,6 @@ void tsi_move_release(tsi_move *move)
         return;
     }
     tsi_move_wait(move);
-    if (move->hold != move->few) tsi_free(move->hold);
     ts_layout_release(move->from);
     tsi_free(move);
 }

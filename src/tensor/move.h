@@ -9,8 +9,6 @@
 
 #include "tensor/tensor.h"
 
-enum { TSI_MOVE_HOLD_FEW = 4 };
-
 struct tsi_move {
     struct tsi_move *next; /* in tsi_tensor_state.moves */
     ts_rank *rank;
@@ -18,10 +16,11 @@ struct tsi_move {
     int64_t references;
     ts_status status; /* once complete */
     int32_t hold_count, hold_capacity;
-    int32_t listed;   /* among tsi_tensor_state.moves */
-    tsi_array **hold; /* source, target, staging; of one move or of several that travel together */
-    tsi_array *few[TSI_MOVE_HOLD_FEW];
+    int32_t listed;        /* among tsi_tensor_state.moves */
     const ts_layout *from; /* retained: of hold[0], which becomes hold[1]; NULL: several moves */
+    void (*done)(void *context); /* told when the work is complete; or NULL */
+    void *context;
+    tsi_array *hold[]; /* source, target, staging; of one move or of several that travel together */
 };
 
 /* A move that will complete with `work` (NULL: it is complete), with room for `holds` arrays; holds

@@ -4,8 +4,9 @@
  * Every round of all moves is one exchange of one group. Its send parts are in order of peers, as
  * an exchange wants them, and each part knows which tensor's block it lies in and where.
  *
- * INV: the lists of parts are this struct's, and are copied by who sends them: a run may begin
- * while the last one is still on its way. */
+ * INV: the lists of parts are this struct's, and who sends them reads them where they lie: they
+ * stay as they are, and the struct with them, until the run is complete. The next run waits for
+ * that; only who begins one before he waited for the last notices. */
 #include "tensor/prepared.h"
 
 #include <string.h>
@@ -46,7 +47,9 @@ struct tsi_prepared {
     stage *stage;
     int64_t stage_count, element; /* bytes of one */
     int32_t count, dtype;
-    uint32_t tag, reserved;
+    uint32_t tag;
+    int32_t abandoned;   /* nobody else has it: the run that is under way ends it */
+    tsi_move *under_way; /* the last run, while it is not complete; not retained */
     tsi_arena memory;
 };
 
@@ -186,6 +189,8 @@ static ts_status stages_make(tsi_prepared *p)
 void tsi_prepared_destroy(tsi_prepared *p)
 {
     if (!p) return;
+    p->abandoned = 1;
+    if (p->under_way) return;
     for (int32_t i = 0; i < p->count; i++) {
         tsi_program_release(p->item[i].program);
         ts_layout_release(p->item[i].from);
@@ -303,10 +308,22 @@ static ts_status send_stage(const tsi_prepared *p, const char *name, stage *s, t
     return tsi_group_exchange_own(p->group, &s->exchange, &options);
 }
 
+static void run_complete(void *prepared)
+{
+    tsi_prepared *p = prepared;
+    p->under_way = NULL;
+    if (p->abandoned) tsi_prepared_destroy(p);
+}
+
 /* The blocks are in use until the work is complete. Takes the work, and the sources. */
-static tsi_move *hold_blocks(const tsi_prepared *p, ts_work *work)
+static tsi_move *hold_blocks(tsi_prepared *p, ts_work *work)
 {
     tsi_move *move = tsi_move_create(p->rank, work, 2 * p->count);
+    if (move && work) {
+        move->done = run_complete;
+        move->context = p;
+        p->under_way = move;
+    }
     for (int32_t i = 0; move && i < p->count; i++) {
         tsi_move_take(move, p->item[i].source);
         p->item[i].source = NULL;
@@ -322,6 +339,7 @@ ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_tensor *const *
 {
     ts_work *work = NULL;
     TSI_TRY(tsi_rank_enter(p->rank));
+    if (p->under_way) TSI_TRY(tsi_move_wait(p->under_way));
     ts_status status = take_blocks(p, x);
     for (int64_t r = 0; status == TS_OK && r < p->stage_count; r++)
         status = send_stage(p, name, &p->stage[r], r == p->stage_count - 1 ? &work : NULL);

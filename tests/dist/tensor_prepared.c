@@ -117,3 +117,31 @@ TS_TEST_RANKS(prepared_moves_are_alike, 2, 3)
     tsi_prepared_destroy(p);
     TEST_OK(t, ts_scope_close(scope));
 }
+
+/* A run may begin before anybody waited for the last one, and what was prepared may be forgotten
+ * while it is under way. */
+TS_TEST_RANKS(prepared_moves_outlive_their_preparation, 2, 3, 4, 8)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count % 2 ? "a=1, b=*" : "a=2, b=*");
+    for (int turn = 0; turn < 20; turn++) {
+        moves m[2];
+        tsi_prepared *p = NULL;
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        for (int k = 0; k < 2; k++)
+            fill(t, mesh, "a:P(sum) b:P(sum)", 2 * turn + k, &m[k]);
+        TEST_OK(t, tsi_prepared_make(m[0].x, m[0].to, MOVES, TSI_TAG_GRADIENT, &p));
+        for (int k = 0; k < 2 && p; k++)
+            TEST_OK(t, tsi_prepared_run(p, "turn", m[k].x, m[k].variable));
+        tsi_prepared_destroy(p);
+        TEST_CHECK(t, p != NULL);
+        for (int k = 0; k < 2 && p; k++) {
+            TEST_OK(t, ts_redistribute_many(m[k].x, m[k].sharding, MOVES, m[k].one));
+            for (int i = 0; i < MOVES; i++)
+                same_bits(t, m[k].variable[i], m[k].one[i]);
+        }
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < MOVES; i++)
+                ts_tensor_release(m[k].variable[i]);
+        TEST_OK(t, ts_scope_close(scope));
+    }
+}
