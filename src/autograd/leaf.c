@@ -26,7 +26,8 @@ static const ts_layout *grad_layout(const ts_layout *layout)
 tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
 {
     if (t->autograd) tsi_link_drop(t);
-    if (!tsi_autograd_state_of(t->rank)) return NULL;
+    tsi_autograd_state *state = tsi_autograd_state_of(t->rank);
+    if (!state) return NULL;
     tsi_leaf *leaf = tsi_calloc(1, sizeof *leaf);
     tsi_link *link = tsi_calloc(1, sizeof *link);
     if (!leaf || !link) {
@@ -45,6 +46,7 @@ tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
     link->leaf = leaf;
     link->node = -1;
     t->autograd = link;
+    state->leaves++;
     return leaf;
 }
 

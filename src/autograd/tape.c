@@ -92,6 +92,9 @@ void tsi_link_drop(ts_tensor *t)
     tsi_link *link = t->autograd;
     link_leave_tape(link);
     if (link->leaf && link->leaf->self == t) link->leaf->self = NULL;
+    tsi_autograd_state *state =
+        link->leaf && t->rank ? tsi_slot_get(t->rank, TSI_SLOT_AUTOGRAD) : NULL;
+    if (state) state->leaves++;
     tsi_leaf_release(link->leaf);
     tsi_free(link);
     t->autograd = NULL;

@@ -160,6 +160,7 @@ typedef struct tsi_autograd_state { /* of one rank, in TSI_SLOT_AUTOGRAD */
     tsi_capture *capture;  /* innermost, or NULL */
     tsi_backward *running; /* innermost, or NULL */
     uint64_t serial;       /* of the latest backward */
+    uint64_t leaves;       /* changes when a tensor becomes a leaf, or is one no more */
     ts_tape *tapes;        /* that have not ended, the newest first */
     ts_tape *ended[TSI_TAPES_ENDED];
     int64_t ended_count; /* so far; the latest are kept */

@@ -39,12 +39,17 @@ static ts_status leaf_complete(void *context)
     return status;
 }
 
-/* Parameters may be frozen and trained again between two steps. */
+/* Parameters may be frozen and trained again between two steps. Leaves are far from each other in
+ * memory: they are looked for when there are others. */
 ts_status tsi_unit_watch(tsi_unit *u)
 {
+    const tsi_autograd_state *state = tsi_autograd_state_of(u->rank);
+    if (!state) return ts_rank_status(u->rank);
+    if (u->leaves_seen == state->leaves) return TS_OK;
+    u->leaves_seen = state->leaves;
     u->trained = 0;
     for (int64_t i = 0; i < u->count; i++) {
-        tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
+        tsi_leaf *leaf = u->param[i].leaf = tsi_leaf_of(u->param[i].value);
         if (!leaf) continue;
         u->trained++;
         leaf->complete = leaf_complete;
@@ -159,7 +164,7 @@ static int32_t list_usual(tsi_unit *u)
     int32_t count = 0;
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_unit_param *p = &u->param[i];
-        tsi_leaf *leaf = p->ready ? tsi_leaf_of(p->value) : NULL;
+        tsi_leaf *leaf = p->leaf;
         if (!p->ready) continue;
         if (!leaf || leaf->settled || leaf->reduced || !leaf->grad || !leaf->grad->layout ||
             leaf->grad->dtype != leaf->dtype)
@@ -175,6 +180,7 @@ static int32_t list_usual(tsi_unit *u)
 static ts_status reduce_prepared(tsi_unit *u, bool *done)
 {
     *done = false;
+    TSI_TRY(tsi_unit_watch(u));
     int32_t count = is_usual(u) ? list_usual(u) : -1;
     if (count < 0) return TS_OK;
     if (!tsi_prepared_fits(u->reduction, u->list, u->layouts, count)) {

@@ -42,6 +42,7 @@ typedef struct tsi_unit_param {
     uint32_t fenced; /* version of the slice that peers know */
     int32_t mirrors; /* dtype of the mirror that is gathered instead; 0: the shard is */
     int32_t ready;   /* its gradient is complete, and not yet reduced */
+    tsi_leaf *leaf;  /* borrowed, or NULL: by tsi_unit_watch */
     tsi_param *param;
     struct tsi_unit *unit;
     const ts_sharding *cut;    /* retained: the shard's */
@@ -69,6 +70,7 @@ typedef struct tsi_unit {
     int32_t forward_passed, backward_passed; /* of a list: modules that have ended */
     tsi_unit_param *param;
     int64_t count, trained, ready_count;
+    uint64_t leaves_seen; /* of the autograd state, when they were watched; 0: never */
     tsi_unit_state state;
     uint64_t shapes;              /* of the inputs of its last call */
     int32_t users;                /* calls that are going on */
