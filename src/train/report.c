@@ -338,7 +338,11 @@ static void memory(tsi_text *out, const tsi_run *run)
     memory_row(out, "the largest moment", plan->peak, held->peak);
     tsi_text_add(out,
                  "</table><p>Kinds have their largest moments at different times. What kernels "
-                 "use while they run (transient) is not planned.</p>\n");
+                 "use while they run (transient) is planned on the host alone.");
+    if (run->config->parallel.ep > 1)
+        tsi_text_add(out, " How many rows come to the experts of a rank is known of numbers alone: "
+                          "a plan gives each an even share, and activations are more or fewer.");
+    tsi_text_add(out, "</p>\n");
 }
 
 /* The last axis runs across, all others down. */

@@ -132,11 +132,13 @@ static void check_kinds(const outcome *o, const ts_memory *plan, const ts_memory
                                             TS_MEMORY_OPTIMIZER };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         double planned = (double)plan->most[kinds[i]], took = (double)real->most[kinds[i]];
-        TEST_SAY(o->t, fabs(took - planned) <= 0.02 * planned, "%s: %s took %.0f, planned %.0f",
-                 o->c->name, ts_memory_kind_name(kinds[i]), took, planned);
+        double slack = o->c->ep > 1 ? 0 : 0.02 * planned;
+        TEST_SAY(o->t, fabs(took - planned) <= slack, "%s: %s took %.0f, planned %.0f", o->c->name,
+                 ts_memory_kind_name(kinds[i]), took, planned);
     }
     /* Which rows go to the experts of a rank is known of numbers alone: a plan gives them even
-     * shares, and these few rows are far from it. */
+     * shares, and these few rows are far from it. So it is activations that differ: the kinds
+     * above are those of the plan on every rank, to the byte. */
     double beyond = fabs((double)(real->peak - plan->peak)), most = 0.05 * (double)plan->peak;
     if (o->c->ep > 1) most = (double)plan->most[TS_MEMORY_ACTIVATION] / 2;
     TEST_SAY(o->t, beyond <= most, "%s: the peak is %lld, planned %lld", o->c->name,
