@@ -84,6 +84,8 @@ struct tsi_stream {
     tsi_cuda_capture *capture; /* NULL: work runs as it comes */
 };
 
+enum { TSI_CUDA_EVENTS = 128 }; /* that are kept at most */
+
 struct tsi_cuda {
     tsi_device device; /* first: the table's functions get a pointer to it */
     char name[16];
@@ -98,9 +100,10 @@ struct tsi_cuda {
     struct tsi_stream side; /* not open while its handle is NULL */
     pthread_mutex_t side_lock;
     pthread_mutex_t event_lock;
-    tsi_device_event *events; /* to be recorded again (stream.c) */
-    char fault[256];          /* "": none */
-    void *cudnn;              /* the handle that plans are made with */
+    CUevent event[TSI_CUDA_EVENTS]; /* that nobody has (stream.c) */
+    int32_t event_count, reserved;
+    char fault[256]; /* "": none */
+    void *cudnn;     /* the handle that plans are made with */
 };
 
 static inline tsi_cuda *tsi_cuda_of(const tsi_device *device)

@@ -21,11 +21,9 @@
 #include "base/error.h"
 
 struct tsi_device_event {
-    tsi_device_event *next; /* of those that are kept */
-    tsi_cuda *cuda;
     CUevent handle;
     _Atomic int32_t users;
-    bool kept; /* goes back to the device, to be recorded again */
+    bool kept; /* the handle goes to those that nobody has behind its last user */
 };
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -237,48 +235,46 @@ static ts_status copy_out(const tsi_device *device, void *to, const void *from, 
  * is called or captured, not later: one that its owners gave back may be recorded again.
  *
  * INV: what is kept has no time and was never recorded in a capture. */
+static bool take_kept(tsi_cuda *cuda, CUevent *out)
+{
+    pthread_mutex_lock(&cuda->event_lock);
+    bool any = cuda->event_count > 0;
+    if (any) *out = cuda->event[--cuda->event_count];
+    pthread_mutex_unlock(&cuda->event_lock);
+    return any;
+}
+
+static bool keep(tsi_cuda *cuda, CUevent event)
+{
+    pthread_mutex_lock(&cuda->event_lock);
+    bool room = cuda->event_count < TSI_CUDA_EVENTS;
+    if (room) cuda->event[cuda->event_count++] = event;
+    pthread_mutex_unlock(&cuda->event_lock);
+    return room;
+}
+
 static ts_status event_make(tsi_cuda *cuda, bool timed, tsi_device_event **out)
 {
     tsi_device_event *event = tsi_calloc(1, sizeof *event);
+    *out = event;
     if (!event) return tsi_fail_memory("an event", sizeof *event);
-    unsigned flags = timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
-    CUresult result = tsi_cu.event_create(&event->handle, flags);
-    if (result != CUDA_SUCCESS) {
-        tsi_free(event);
-        return tsi_cuda_fail(cuda, result, "an event");
-    }
-    event->cuda = cuda;
-    *out = event;
-    return TS_OK;
+    atomic_init(&event->users, 1);
+    if (!timed && take_kept(cuda, &event->handle)) return TS_OK;
+    CUresult result =
+        tsi_cu.event_create(&event->handle, timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) return TS_OK;
+    tsi_free(event);
+    *out = NULL;
+    return tsi_cuda_fail(cuda, result, "an event");
 }
 
-/* One that was recorded before, or a new one. A moment without a time costs the stream less. */
-static ts_status event_take(tsi_cuda *cuda, bool timed, tsi_device_event **out)
+static void event_destroy(const tsi_device *device, tsi_device_event *event)
 {
-    pthread_mutex_lock(&cuda->event_lock);
-    tsi_device_event *event = timed ? NULL : cuda->events;
-    if (event) cuda->events = event->next;
-    pthread_mutex_unlock(&cuda->event_lock);
-    if (!event) TSI_TRY(event_make(cuda, timed, &event));
-    event->kept = !timed;
-    atomic_store_explicit(&event->users, 1, memory_order_relaxed);
-    *out = event;
-    return TS_OK;
-}
-
-/* Streams that were told to wait for it go by the record they were told of. */
-static void event_put(tsi_device_event *event)
-{
-    tsi_cuda *cuda = event->cuda;
-    bool alive = !cuda->fault[0];
-    if (event->kept && alive) {
-        pthread_mutex_lock(&cuda->event_lock);
-        event->next = cuda->events;
-        cuda->events = event;
-        pthread_mutex_unlock(&cuda->event_lock);
-        return;
-    }
-    if (alive && tsi_cuda_enter(cuda) == TS_OK) (void)tsi_cu.event_destroy(event->handle);
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    if (!event || atomic_fetch_sub_explicit(&event->users, 1, memory_order_acq_rel) > 1) return;
+    if (!(event->kept && keep(cuda, event->handle)) && !cuda->fault[0] &&
+        tsi_cuda_enter(cuda) == TS_OK)
+        (void)tsi_cu.event_destroy(event->handle);
     tsi_free(event);
 }
 
@@ -288,15 +284,14 @@ static ts_status record(tsi_cuda *cuda, tsi_stream *stream, bool timed, tsi_devi
     *out = NULL;
     if (!stream) return TS_OK; /* nothing is ever pending there */
     TSI_TRY(tsi_cuda_enter(cuda));
-    TSI_TRY(event_take(cuda, timed, &event));
-    if (stream->capture) event->kept = false; /* it is the graph's */
+    TSI_TRY(event_make(cuda, timed, &event));
     CUresult result = tsi_cu.event_record(event->handle, stream->handle);
+    event->kept = result == CUDA_SUCCESS && !timed && !stream->capture;
     if (result == CUDA_SUCCESS) {
         *out = event;
         return TS_OK;
     }
-    event->kept = false;
-    event_put(event);
+    event_destroy(&cuda->device, event);
     return tsi_cuda_fail(cuda, result, "an event");
 }
 
@@ -336,13 +331,6 @@ static bool event_done(const tsi_device *device, tsi_device_event *event)
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!event || tsi_cuda_enter(cuda) != TS_OK) return true;
     return tsi_cu.event_query(event->handle) != CUDA_ERROR_NOT_READY;
-}
-
-static void event_destroy(const tsi_device *device, tsi_device_event *event)
-{
-    (void)device;
-    if (!event) return;
-    if (atomic_fetch_sub_explicit(&event->users, 1, memory_order_acq_rel) == 1) event_put(event);
 }
 
 static ts_status event_time(const tsi_device *device, tsi_device_event *from, tsi_device_event *to,
