@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* add_norm.c - residual and norm, and their gradient, of contiguous rows of f32, bf16 and f64. */
 #include "op/nn/add_norm.h"
+#include "backend/cuda/beside.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 
@@ -128,7 +129,9 @@ ts_status tsi_cuda_add_rms_norm_backward(const tsi_kernel_io *io)
     TSI_TRY(tsi_cuda_launch(
         stream, groups ? TSI_CUDA_add_rms_norm_backward_groups : kernel_of(x->dtype, true),
         args.blocks, threads, groups ? (int32_t)row : 0, &args));
-    return tsi_cuda_launch(
+    return tsi_cuda_beside_launch(
         stream, wide == TS_DTYPE_F64 ? TSI_CUDA_add_norm_weight_f64 : TSI_CUDA_add_norm_weight_f32,
-        (args.length + COLUMNS - 1) / COLUMNS, WEIGHT_THREADS, 0, &args);
+        (args.length + COLUMNS - 1) / COLUMNS, WEIGHT_THREADS, &args,
+        tsi_cuda_bytes_at(args.partial, (size_t)args.blocks * row),
+        tsi_cuda_bytes_at(args.dw, row));
 }

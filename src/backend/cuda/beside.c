@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* beside.c - products of a graph that need nothing of each other, side by side.
+/* beside.c - small work of a graph that needs nothing of each other, side by side.
  *
  *   as called    ... -> dx = dy w -> dw = x' dy -> ...
  *   in a graph   ... -+-> dx = dy w --+-> ...
  *                     +-> dw = x' dy -+
  *
- * A small product leaves most of a GPU idle. While a stream captures, a small one that comes right
- * behind another and neither touches what that one writes nor writes what it touches goes to the
- * stream's branch: a stream with a workspace of its own, which begins where the first product did.
+ * A small product leaves most of a GPU idle, and so do the last sums of a norm's weight ahead of
+ * it. While a stream captures, a call that comes right behind others and neither touches what they
+ * write nor writes what they touch goes to a branch: a stream with a workspace of its own, which
+ * begins where the first of them did.
  *
- * INV: whatever the stream does next is behind both, so memory is given back and used again as if
- * they ran one after the other. Products of a branch follow each other: each begins behind the
- * place where the one before was joined. */
+ * INV: whatever the stream does next is behind all of them, so memory is given back and used again
+ * as if they ran one after the other. What a branch gets follows each other: it begins behind the
+ * place where the branch was joined before. */
 #include "backend/cuda/beside.h"
 
 #include "base/error.h"
@@ -38,16 +39,23 @@ static tsi_cuda_bytes bytes_of(const matrix *x, int64_t batch)
                              begin + (uintptr_t)(last + 1) * ts_dtype_size((ts_dtype)x->dtype) };
 }
 
-static tsi_cuda_touched touched_by(const tsi_cuda_product *p)
+static bool is_small(const tsi_cuda_product *p)
+{
+    return p->m <= SMALL && p->n <= SMALL && p->batch <= SMALL &&
+           (double)p->m * (double)p->n * (double)p->batch <= SMALL;
+}
+
+bool tsi_cuda_product_touches(const tsi_cuda_product *p, tsi_cuda_touched *out)
 {
     const matrix a = { p->a, p->m, p->k, p->am, p->ak, p->a_step, p->dtype };
     const matrix b = { p->b, p->k, p->n, p->bk, p->bn, p->b_step, p->dtype };
     const matrix c = { p->c, p->m, p->n, p->cm, p->cn, p->c_step, p->c_dtype };
     const matrix bias = { p->bias, 1, p->n, 0, 1, 0, p->c_dtype };
     const matrix onto = { p->onto, p->m, p->n, p->cm, p->cn, p->c_step, p->c_dtype };
-    return (tsi_cuda_touched){ .read = { bytes_of(&a, p->batch), bytes_of(&b, p->batch),
+    *out = (tsi_cuda_touched){ .read = { bytes_of(&a, p->batch), bytes_of(&b, p->batch),
                                          bytes_of(&bias, 1), bytes_of(&onto, p->batch) },
                                .written = bytes_of(&c, p->batch) };
+    return is_small(p);
 }
 
 static bool meet(tsi_cuda_bytes x, tsi_cuda_bytes y)
@@ -58,18 +66,22 @@ static bool meet(tsi_cuda_bytes x, tsi_cuda_bytes y)
 static bool need_nothing(const tsi_cuda_touched *x, const tsi_cuda_touched *y)
 {
     bool apart = !meet(x->written, y->written);
-    for (int32_t i = 0; i < TSI_CUDA_PRODUCT_READS; i++)
+    for (int32_t i = 0; i < TSI_CUDA_READS; i++)
         apart = apart && !meet(x->written, y->read[i]) && !meet(y->written, x->read[i]);
     return apart;
 }
 
-static bool is_small(const tsi_cuda_product *p)
+/* Whether there is room for one more, right behind the last, that needs nothing of the others. */
+static bool joins(const tsi_stream *stream, const tsi_cuda_touched *now)
 {
-    return p->m <= SMALL && p->n <= SMALL && p->batch <= SMALL &&
-           (double)p->m * (double)p->n * (double)p->batch <= SMALL;
+    const tsi_cuda_capture *capture = stream->capture;
+    bool fits = capture->beside_end == stream->sent && capture->beside < TSI_CUDA_BESIDE;
+    for (int32_t i = 0; fits && i < capture->beside; i++)
+        fits = need_nothing(&capture->touched[i], now);
+    return fits;
 }
 
-/* ---- the branch ------------------------------------------------------------------------------ */
+/* ---- branches -------------------------------------------------------------------------------- */
 
 static ts_status event_of(tsi_cuda *cuda, CUevent *event)
 {
@@ -78,49 +90,68 @@ static ts_status event_of(tsi_cuda *cuda, CUevent *event)
     return TS_OK;
 }
 
-/* The second of two: behind what the first is behind. */
-static ts_status branch_off(tsi_stream *stream, tsi_stream **on)
+/* Behind what the first of them is behind. */
+static ts_status branch_off(tsi_stream *stream, tsi_stream **branch)
 {
     tsi_cuda *cuda = stream->cuda;
-    if (!stream->branch) TSI_TRY(cuda->device.stream_create(&cuda->device, &stream->branch));
+    if (!*branch) TSI_TRY(cuda->device.stream_create(&cuda->device, branch));
     TSI_TRY(event_of(cuda, &stream->join));
     TSI_CUDA_TRY(cuda, "a branch of a graph",
-                 tsi_cu.stream_wait(stream->branch->handle, stream->fork, 0));
-    *on = stream->branch;
+                 tsi_cu.stream_wait(tsi_cuda_apart(*branch), stream->fork, 0));
     return TS_OK;
 }
 
-ts_status tsi_cuda_beside_begin(tsi_stream *stream, const tsi_cuda_product *p, tsi_stream **on)
+ts_status tsi_cuda_beside_begin(tsi_stream *stream, const tsi_cuda_touched *touched,
+                                tsi_cuda_place *place)
 {
     tsi_cuda_capture *capture = stream->capture;
-    *on = stream;
-    if (!capture || !stream->cuda->beside || !is_small(p)) return TS_OK;
-    tsi_cuda_touched now = touched_by(p);
-    if (capture->product_at == stream->sent && need_nothing(&capture->product, &now))
-        return branch_off(stream, on);
-    capture->product = now;
+    *place = (tsi_cuda_place){ .on = stream };
+    if (!capture || !stream->cuda->beside || !touched) return TS_OK;
+    place->member = true;
+    if (joins(stream, touched)) {
+        tsi_stream **branch = &stream->branch[capture->beside - 1];
+        capture->touched[capture->beside++] = *touched;
+        TSI_TRY(branch_off(stream, branch));
+        place->on = *branch;
+        return TS_OK;
+    }
+    capture->touched[0] = *touched;
+    capture->beside = 1;
     TSI_TRY(event_of(stream->cuda, &stream->fork));
     TSI_CUDA_TRY(stream->cuda, "an event", tsi_cu.event_record(stream->fork, stream->handle));
     return TS_OK;
 }
 
-ts_status tsi_cuda_beside_end(tsi_stream *stream, const tsi_cuda_product *p, tsi_stream *on)
+ts_status tsi_cuda_beside_end(tsi_stream *stream, const tsi_cuda_place *place)
 {
     tsi_cuda *cuda = stream->cuda;
-    stream->sent++;
-    if (on != stream) {
-        TSI_CUDA_TRY(cuda, "an event", tsi_cu.event_record(stream->join, on->handle));
+    if (!place->member) return TS_OK;
+    if (place->on != stream) {
+        TSI_CUDA_TRY(cuda, "an event", tsi_cu.event_record(stream->join, place->on->handle));
         TSI_CUDA_TRY(cuda, "a branch of a graph",
                      tsi_cu.stream_wait(tsi_cuda_apart(stream), stream->join, 0));
-    } else if (stream->capture && cuda->beside && is_small(p)) {
-        stream->capture->product_at = stream->sent;
     }
+    stream->capture->beside_end = stream->sent;
     return TS_OK;
+}
+
+ts_status tsi_cuda_beside_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
+                                 int32_t threads, void *args, tsi_cuda_bytes read,
+                                 tsi_cuda_bytes written)
+{
+    tsi_cuda_touched touched = { .read = { read }, .written = written };
+    tsi_cuda_place place;
+    TSI_TRY(tsi_cuda_beside_begin(stream, &touched, &place));
+    ts_status status = tsi_cuda_launch(place.on, kernel, blocks, threads, 0, args);
+    ts_status ended = tsi_cuda_beside_end(stream, &place);
+    return status == TS_OK ? ended : status;
 }
 
 void tsi_cuda_beside_drop(tsi_stream *stream, bool alive)
 {
+    const tsi_device *device = &stream->cuda->device;
     if (alive && stream->fork) (void)tsi_cu.event_destroy(stream->fork);
     if (alive && stream->join) (void)tsi_cu.event_destroy(stream->join);
-    stream->cuda->device.stream_destroy(&stream->cuda->device, stream->branch);
+    for (int32_t i = 0; i < TSI_CUDA_BESIDE - 1; i++)
+        device->stream_destroy(device, stream->branch[i]);
 }

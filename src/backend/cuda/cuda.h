@@ -43,22 +43,23 @@ typedef struct tsi_cuda_room {
     bool pinned; /* of the host, else of the device */
 } tsi_cuda_room;
 
-/* What a product reads and writes, addresses from begin to end (beside.c). */
-enum { TSI_CUDA_PRODUCT_READS = 4 };
+/* What a product or kernel reads and writes, addresses from begin to end (beside.c). */
+enum { TSI_CUDA_READS = 4, TSI_CUDA_BESIDE = 3 };
 typedef struct tsi_cuda_bytes {
     uintptr_t begin, end;
 } tsi_cuda_bytes;
 typedef struct tsi_cuda_touched {
-    tsi_cuda_bytes read[TSI_CUDA_PRODUCT_READS], written;
+    tsi_cuda_bytes read[TSI_CUDA_READS], written;
 } tsi_cuda_touched;
 
 typedef struct tsi_cuda_capture {
     tsi_cuda_room *room;
     void *scratch; /* of one call at a time, as the stream's */
     size_t scratch_bytes;
-    bool asks;                /* one of its kernels may complain */
-    tsi_cuda_touched product; /* the last small one, */
-    uint64_t product_at;      /* and what the stream had sent behind it; 0: none */
+    bool asks;           /* one of its kernels may complain */
+    int32_t beside;      /* that run side by side, */
+    uint64_t beside_end; /* and what the stream had sent behind the last of them; 0: none */
+    tsi_cuda_touched touched[TSI_CUDA_BESIDE];
 } tsi_cuda_capture;
 
 struct tsi_stream {
@@ -78,8 +79,8 @@ struct tsi_stream {
     bool asking;                   /* one was launched since the last wait */
     bool apart;                    /* what it did last is no kernel (tsi_cuda_apart) */
     uint64_t sent;                 /* kernels, products, copies and waits that it got */
-    struct tsi_stream *branch;     /* of graphs, and where it begins and ends (beside.c) */
-    CUevent fork, join;
+    struct tsi_stream *branch[TSI_CUDA_BESIDE - 1]; /* of graphs (beside.c) */
+    CUevent fork, join;                             /* where branches begin, where one ends */
     tsi_cuda_call call[TSI_CUDA_CALLS];
     tsi_cuda_capture *capture; /* NULL: work runs as it comes */
 };
@@ -92,7 +93,7 @@ struct tsi_cuda {
     CUdevice handle;
     int32_t units; /* multiprocessors */
     bool early;    /* kernels may begin before the one ahead has ended (kernels/kernel.cuh) */
-    bool beside;   /* products of graphs may run side by side (beside.c) */
+    bool beside;   /* small work of graphs may run side by side (beside.c) */
     pthread_mutex_t lock;
     bool open;
     CUcontext context;

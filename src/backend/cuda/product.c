@@ -418,14 +418,17 @@ static ts_status workspace_of(tsi_stream *stream)
 static ts_status launch(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
                         const cublasLtMatmulAlgo_t *algorithm)
 {
-    tsi_stream *on = stream;
-    TSI_TRY(tsi_cuda_beside_begin(stream, p, &on));
-    ts_status status = workspace_of(on);
+    tsi_cuda_touched touched;
+    tsi_cuda_place place;
+    bool small = tsi_cuda_product_touches(p, &touched);
+    TSI_TRY(tsi_cuda_beside_begin(stream, small ? &touched : NULL, &place));
+    ts_status status = workspace_of(place.on);
     if (status == TS_OK) {
-        cublasStatus_t said = multiply(on, p, x, algorithm);
+        cublasStatus_t said = multiply(place.on, p, x, algorithm);
         if (said != CUBLAS_STATUS_SUCCESS) status = refuse(stream, p, said);
     }
-    ts_status ended = tsi_cuda_beside_end(stream, p, on);
+    place.on->sent++;
+    ts_status ended = tsi_cuda_beside_end(stream, &place);
     return status == TS_OK ? ended : status;
 }
 
