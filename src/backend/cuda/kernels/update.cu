@@ -76,40 +76,74 @@ __device__ inline bool is_by_chance(const tsi_cuda_update_args &a, const tsi_cud
 
 /* f32 and bf16 as named, eight elements at once: 22 bytes of each cross the memory. */
 enum { NARROW = 8 };
+struct narrow_unit {
+    unit_of<float> p[2], g[2];
+    unit_of<uint16_t> m, v;
+};
+
+__device__ inline void load_narrow(narrow_unit &to, const tsi_cuda_update_item &t, int64_t i)
+{
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        to.p[k].unit = __ldcs((const uint4 *)((const float *)t.part[0] + i) + k);
+        to.g[k].unit = __ldcs((const uint4 *)((const float *)t.part[1] + i) + k);
+    }
+    to.m.unit = __ldcs((const uint4 *)((const uint16_t *)t.part[2] + i));
+    to.v.unit = __ldcs((const uint4 *)((const uint16_t *)t.part[3] + i));
+}
+
+/* Of neighbours, which may lie in two rows. */
+__device__ inline void noise_of(uint32_t (&to)[NARROW], const tsi_cuda_update_item &t, uint64_t key,
+                                int64_t i)
+{
+    uint64_t index = index_of(t, i);
+    bool one_row = t.inner == 0 || i % t.inner + NARROW <= t.inner;
+    if (!one_row) {
+        for (int e = 0; e < NARROW; e++)
+            to[e] = tsi_noise_at(key, index_of(t, i + e));
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < NARROW; e++)
+        to[e] = tsi_noise_at(key, index + e);
+}
+
+__device__ inline void adamw_narrow_unit(const numbers<float> &n, const tsi_cuda_update_item &t,
+                                         uint64_t key, narrow_unit &x, int64_t i)
+{
+    unit_of<uint16_t> half;
+    uint32_t noise[NARROW];
+    noise_of(noise, t, key, i);
+#pragma unroll
+    for (int e = 0; e < NARROW; e++) {
+        float first = tsi_f32_of_bf16(x.m.element[e]), second = tsi_f32_of_bf16(x.v.element[e]);
+        float &p = x.p[e / 4].element[e % 4];
+        adamw<float>(n, &p, x.g[e / 4].element[e % 4], &first, &second);
+        x.m.element[e] = tsi_bf16_by_chance(__float_as_uint(first), noise[e]);
+        x.v.element[e] = tsi_bf16_by_chance(__float_as_uint(second), noise[e] >> 16);
+        half.element[e] = tsi_bf16_of_f32(p);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        __stcs((uint4 *)((float *)t.part[0] + i) + k, x.p[k].unit);
+    __stcs((uint4 *)((uint16_t *)t.part[2] + i), x.m.unit);
+    __stcs((uint4 *)((uint16_t *)t.part[3] + i), x.v.unit);
+    if (t.part[4]) *(uint4 *)((uint16_t *)t.part[4] + i) = half.unit;
+}
+
+/* The noise takes as long as the memory: the next unit is on its way while one is computed. */
 __device__ inline void adamw_narrow(const tsi_cuda_update_args &a, const tsi_cuda_update_item &t,
                                     int64_t begin, int64_t units)
 {
     const numbers<float> n = numbers_of<float>(a);
     const uint64_t key = key_of(a, t);
-    for (int64_t u = threadIdx.x; u < units; u += blockDim.x) {
-        unit_of<float> p[2], g[2];
-        unit_of<uint16_t> m, v, half;
-        int64_t i = begin + NARROW * u, column = t.inner ? i % t.inner : 0;
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            p[k].unit = __ldcs((const uint4 *)((const float *)t.part[0] + i) + k);
-            g[k].unit = __ldcs((const uint4 *)((const float *)t.part[1] + i) + k);
-        }
-        m.unit = __ldcs((const uint4 *)((const uint16_t *)t.part[2] + i));
-        v.unit = __ldcs((const uint4 *)((const uint16_t *)t.part[3] + i));
-        uint64_t index = index_of(t, i);
-#pragma unroll
-        for (int e = 0; e < NARROW; e++) {
-            float first = tsi_f32_of_bf16(m.element[e]), second = tsi_f32_of_bf16(v.element[e]);
-            float &x = p[e / 4].element[e % 4];
-            adamw<float>(n, &x, g[e / 4].element[e % 4], &first, &second);
-            bool runs_on = t.inner == 0 || column + e < t.inner; /* else the next row */
-            uint32_t noise = tsi_noise_at(key, runs_on ? index + e : index_of(t, i + e));
-            m.element[e] = tsi_bf16_by_chance(__float_as_uint(first), noise);
-            v.element[e] = tsi_bf16_by_chance(__float_as_uint(second), noise >> 16);
-            half.element[e] = tsi_bf16_of_f32(x);
-        }
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            __stcs((uint4 *)((float *)t.part[0] + i) + k, p[k].unit);
-        __stcs((uint4 *)((uint16_t *)t.part[2] + i), m.unit);
-        __stcs((uint4 *)((uint16_t *)t.part[3] + i), v.unit);
-        if (t.part[4]) *(uint4 *)((uint16_t *)t.part[4] + i) = half.unit;
+    narrow_unit now, next;
+    int64_t u = threadIdx.x;
+    if (u < units) load_narrow(now, t, begin + NARROW * u);
+    for (; u < units; u += blockDim.x) {
+        if (u + blockDim.x < units) load_narrow(next, t, begin + NARROW * (u + blockDim.x));
+        adamw_narrow_unit(n, t, key, now, begin + NARROW * u);
+        now = next;
     }
 }
 
