@@ -15,52 +15,97 @@
  * place where the branch was joined before. */
 #include "backend/cuda/beside.h"
 
+#include <string.h>
+
 #include "base/error.h"
 
 enum { SMALL = 1 << 21 }; /* results that do not fill a GPU: 128 tiles of 128 x 128 */
 
-/* ---- what a product touches ------------------------------------------------------------------ */
-
-typedef struct matrix {
-    const void *memory;
-    int64_t rows, columns, row_stride, column_stride, step;
-    int32_t dtype;
-} matrix;
-
-static tsi_cuda_bytes bytes_of(const matrix *x, int64_t batch)
+bool tsi_cuda_is_small(int64_t results)
 {
-    int64_t last =
-        (x->rows - 1) * x->row_stride + (x->columns - 1) * x->column_stride + (batch - 1) * x->step;
-    if (!x->memory) return (tsi_cuda_bytes){ 0, 0 };
-    if (x->row_stride < 0 || x->column_stride < 0 || x->step < 0)
-        return (tsi_cuda_bytes){ 0, UINTPTR_MAX }; /* may be anywhere */
-    uintptr_t begin = (uintptr_t)x->memory;
-    return (tsi_cuda_bytes){ begin,
-                             begin + (uintptr_t)(last + 1) * ts_dtype_size((ts_dtype)x->dtype) };
+    return results <= SMALL;
 }
 
-static bool is_small(const tsi_cuda_product *p)
+/* ---- what a call touches --------------------------------------------------------------------- */
+
+/* Dims of more than one element that are not all at one place, by strides. */
+static int32_t sort_dims(const tsi_block *block, int32_t *dim)
 {
-    return p->m <= SMALL && p->n <= SMALL && p->batch <= SMALL &&
-           (double)p->m * (double)p->n * (double)p->batch <= SMALL;
+    int32_t count = 0;
+    for (int32_t d = 0; d < block->ndim; d++) {
+        if (block->extent[d] <= 1 || block->stride[d] == 0) continue;
+        int32_t at = count++;
+        for (; at > 0 && block->stride[dim[at - 1]] > block->stride[d]; at--)
+            dim[at] = dim[at - 1];
+        dim[at] = d;
+    }
+    return count;
+}
+
+/* Pieces of `width` elements, `pitch` apart, where all other strides are multiples of it. */
+tsi_cuda_bytes tsi_cuda_bytes_of(const tsi_block *block)
+{
+    int32_t dim[TS_NDIM_MAX], count = sort_dims(block, dim);
+    int64_t last = 0, width = 1, pitch = 0;
+    bool even = true;
+    if (!block->data) return (tsi_cuda_bytes){ 0 };
+    for (int32_t i = 0; i < count; i++) {
+        int64_t extent = block->extent[dim[i]], stride = block->stride[dim[i]];
+        if (stride < 0) return (tsi_cuda_bytes){ .end = UINTPTR_MAX }; /* may be anywhere */
+        last += (extent - 1) * stride;
+        if (pitch > 0)
+            even = even && stride % pitch == 0;
+        else if (stride == width)
+            width *= extent;
+        else
+            pitch = stride;
+    }
+    uintptr_t size = ts_dtype_size((ts_dtype)block->dtype), begin = (uintptr_t)block->data;
+    tsi_cuda_bytes bytes = { .begin = begin, .end = begin + (uintptr_t)(last + 1) * size };
+    if (even && pitch >= width) {
+        bytes.pitch = (uintptr_t)pitch * size;
+        bytes.width = (uintptr_t)width * size;
+    }
+    return bytes;
+}
+
+static tsi_cuda_bytes bytes_of(const void *memory, int32_t dtype, const int64_t *extent,
+                               const int64_t *stride)
+{
+    tsi_block block = { .data = (void *)(uintptr_t)memory, .dtype = dtype, .ndim = 3 };
+    memcpy(block.extent, extent, 3 * sizeof *extent);
+    memcpy(block.stride, stride, 3 * sizeof *stride);
+    return tsi_cuda_bytes_of(&block);
 }
 
 bool tsi_cuda_product_touches(const tsi_cuda_product *p, tsi_cuda_touched *out)
 {
-    const matrix a = { p->a, p->m, p->k, p->am, p->ak, p->a_step, p->dtype };
-    const matrix b = { p->b, p->k, p->n, p->bk, p->bn, p->b_step, p->dtype };
-    const matrix c = { p->c, p->m, p->n, p->cm, p->cn, p->c_step, p->c_dtype };
-    const matrix bias = { p->bias, 1, p->n, 0, 1, 0, p->c_dtype };
-    const matrix onto = { p->onto, p->m, p->n, p->cm, p->cn, p->c_step, p->c_dtype };
-    *out = (tsi_cuda_touched){ .read = { bytes_of(&a, p->batch), bytes_of(&b, p->batch),
-                                         bytes_of(&bias, 1), bytes_of(&onto, p->batch) },
-                               .written = bytes_of(&c, p->batch) };
-    return is_small(p);
+    const int64_t a[][3] = { { p->batch, p->m, p->k }, { p->a_step, p->am, p->ak } };
+    const int64_t b[][3] = { { p->batch, p->k, p->n }, { p->b_step, p->bk, p->bn } };
+    const int64_t c[][3] = { { p->batch, p->m, p->n }, { p->c_step, p->cm, p->cn } };
+    const int64_t bias[][3] = { { 1, 1, p->n }, { 0, 0, 1 } };
+    *out = (tsi_cuda_touched){ .read = { bytes_of(p->a, p->dtype, a[0], a[1]),
+                                         bytes_of(p->b, p->dtype, b[0], b[1]),
+                                         bytes_of(p->bias, p->c_dtype, bias[0], bias[1]),
+                                         bytes_of(p->onto, p->c_dtype, c[0], c[1]) },
+                               .written = bytes_of(p->c, p->c_dtype, c[0], c[1]) };
+    return p->m <= SMALL && p->n <= SMALL && p->batch <= SMALL &&
+           (double)p->m * (double)p->n * (double)p->batch <= SMALL;
+}
+
+/* Pieces of one pitch that lie beside each other. */
+static bool alternate(tsi_cuda_bytes x, tsi_cuda_bytes y)
+{
+    if (x.pitch == 0 || x.pitch != y.pitch) return false;
+    uintptr_t before = y.begin < x.begin ? (x.begin - y.begin) % x.pitch : 0;
+    uintptr_t from =
+        y.begin < x.begin ? (x.pitch - before) % x.pitch : (y.begin - x.begin) % x.pitch;
+    return from >= x.width && from + y.width <= x.pitch;
 }
 
 static bool meet(tsi_cuda_bytes x, tsi_cuda_bytes y)
 {
-    return x.begin < y.end && y.begin < x.end;
+    return x.begin < y.end && y.begin < x.end && !alternate(x, y);
 }
 
 static bool need_nothing(const tsi_cuda_touched *x, const tsi_cuda_touched *y)

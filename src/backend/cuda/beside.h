@@ -11,6 +11,9 @@ typedef struct tsi_cuda_place {
     bool member; /* of what runs side by side */
 } tsi_cuda_place;
 
+/* Whether so many results leave most of a GPU idle. */
+bool tsi_cuda_is_small(int64_t results);
+tsi_cuda_bytes tsi_cuda_bytes_of(const tsi_block *block);
 /* What a product touches; false: it is not small. */
 bool tsi_cuda_product_touches(const tsi_cuda_product *p, tsi_cuda_touched *out);
 /* Around one call that touches this and nothing else; NULL: it stays on the stream. What is put on
@@ -27,7 +30,7 @@ void tsi_cuda_beside_drop(tsi_stream *stream, bool alive);
 
 static inline tsi_cuda_bytes tsi_cuda_bytes_at(const void *memory, size_t bytes)
 {
-    return (tsi_cuda_bytes){ (uintptr_t)memory, (uintptr_t)memory + bytes };
+    return (tsi_cuda_bytes){ .begin = (uintptr_t)memory, .end = (uintptr_t)memory + bytes };
 }
 
 #endif

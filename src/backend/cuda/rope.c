@@ -2,6 +2,7 @@
 /* rope.c - rotary positions: halves of rows by 16 bytes where they lie so, else pair by pair. */
 #include <string.h>
 
+#include "backend/cuda/beside.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
@@ -67,6 +68,20 @@ static void sort_dims(tsi_cuda_rope_args *a, int64_t *extent, int32_t count)
             swap_dims(a, extent, j - 1, j);
 }
 
+/* Queries and keys turn side by side in graphs. */
+static ts_status launch(const tsi_kernel_io *io, tsi_cuda_kernel kernel, tsi_cuda_rope_args *args)
+{
+    const tsi_block *x = &io->in[0].block, *table = &io->in[1].block, *y = &io->out[0].block;
+    tsi_cuda_touched touched = { .read = { tsi_cuda_bytes_of(x), tsi_cuda_bytes_of(table) },
+                                 .written = tsi_cuda_bytes_of(y) };
+    tsi_cuda_place place;
+    bool small = tsi_cuda_is_small(tsi_block_count(y));
+    TSI_TRY(tsi_cuda_beside_begin(io->queue, small ? &touched : NULL, &place));
+    ts_status status = tsi_cuda_launch_items(place.on, kernel, args->space.count, args);
+    ts_status ended = tsi_cuda_beside_end(io->queue, &place);
+    return status == TS_OK ? ended : status;
+}
+
 ts_status tsi_cuda_rope(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
@@ -88,5 +103,5 @@ ts_status tsi_cuda_rope(const tsi_kernel_io *io)
     tsi_cuda_kernel kernel = wide ? TSI_CUDA_rope_any_f64 : TSI_CUDA_rope_any_f32;
     if (units) kernel = x->dtype == TS_DTYPE_F32 ? TSI_CUDA_rope_f32 : TSI_CUDA_rope_bf16;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    return tsi_cuda_launch_items(io->queue, kernel, args.space.count, &args);
+    return launch(io, kernel, &args);
 }
