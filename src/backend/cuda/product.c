@@ -239,7 +239,6 @@ static void drop_problem(problem *p)
 /* ---- the choice of an algorithm -------------------------------------------------------------- */
 
 enum { PROPOSALS = 8 };
-#define CLOSE 1.1 /* times the fastest */
 
 /* The library's first proposals; how many. */
 static int32_t propose(const problem *p, const shape_key *key,
@@ -329,42 +328,35 @@ static double time_of(tsi_stream *stream, const tsi_cuda_product *p, const probl
     return works ? (double)ms * 1e3 / RUNS : 1e30;
 }
 
-/* The proposals that are close to the fastest, fastest first, in `order`; how many. Results go to
- * memory of their own. */
-static int32_t by_time(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
+/* The fastest proposal, with results that go to memory of its own. */
+static int32_t fastest(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
                        const shape_key *key, const cublasLtMatmulHeuristicResult_t *result,
-                       int32_t found, int32_t *order)
+                       int32_t found)
 {
     tsi_cuda_product trial = *p;
     CUevent event[2] = { NULL };
     CUdeviceptr memory = 0;
     int64_t last = (key->batch - 1) * key->c_step + (key->m - 1) * key->ldc + key->n;
     size_t bytes = (size_t)last * ts_dtype_size((ts_dtype)key->c_dtype);
-    double us[PROPOSALS];
-    int32_t count = 0;
+    double best = 1e29;
+    int32_t at = 0;
     bool ready = tsi_cu.alloc(&memory, bytes) == CUDA_SUCCESS &&
                  tsi_cu.event_create(&event[0], CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
                  tsi_cu.event_create(&event[1], CU_EVENT_DEFAULT) == CUDA_SUCCESS;
     trial.c = (void *)(uintptr_t)memory;
     trial.accumulate = 0;
     for (int32_t i = 0; ready && i < found; i++) {
-        us[i] = time_of(stream, &trial, x, &result[i].algo, event);
-        int32_t at = count++;
-        for (; at > 0 && us[i] < us[order[at - 1]]; at--)
-            order[at] = order[at - 1];
-        order[at] = i;
+        double us = time_of(stream, &trial, x, &result[i].algo, event);
+        if (us < best) best = us, at = i;
     }
-    while (count > 1 && us[order[count - 1]] > CLOSE * us[order[0]])
-        count--;
     for (int32_t i = 0; i < 2; i++)
         if (event[i]) (void)tsi_cu.event_destroy(event[i]);
     if (memory) (void)tsi_cu.free(memory);
-    return count;
+    return at;
 }
 
 /* With the lock: what the table says, else the first proposal, or where a table is made the
- * fastest. The table gets a line for each that is close to it: of lines of one product the first
- * counts, so that another one can be tried by moving its line. */
+ * fastest. */
 static void decide(tsi_stream *stream, const tsi_cuda_product *p, const problem *x, choice *place)
 {
     cublasLtMatmulHeuristicResult_t result[PROPOSALS];
@@ -373,15 +365,13 @@ static void decide(tsi_stream *stream, const tsi_cuda_product *p, const problem 
     if (tsi_product_table_find(&rank, &place->key, &place->algorithm, sizeof place->algorithm))
         return;
     bool tuning = tsi_product_table_is_made();
-    int32_t found = propose(x, &place->key, result, tuning ? PROPOSALS : 1);
-    int32_t order[PROPOSALS] = { 0 };
+    int32_t found = propose(x, &place->key, result, tuning ? PROPOSALS : 1), at = 0;
     place->state = found > 0 ? 1 : 2;
     if (found == 0) return;
-    int32_t count = tuning ? by_time(stream, p, x, &place->key, result, found, order) : 0;
-    place->algorithm = result[order[0]].algo;
-    for (int32_t i = 0; i < count; i++)
-        tsi_product_table_add(&rank, &place->key, &result[order[i]].algo, sizeof result[0].algo,
-                              order[i]);
+    if (tuning) at = fastest(stream, p, x, &place->key, result, found);
+    place->algorithm = result[at].algo;
+    if (tuning)
+        tsi_product_table_add(&rank, &place->key, &place->algorithm, sizeof place->algorithm, at);
 }
 
 static bool choose(tsi_stream *stream, const tsi_cuda_product *p, const problem *x,
