@@ -117,6 +117,9 @@ TS_API const ts_schedule *ts_pipeline_schedule(const ts_pipeline *pipeline); /* 
 TS_API int64_t ts_pipeline_rank(const ts_pipeline *pipeline); /* this rank's place on the axis */
 TS_API const double *ts_pipeline_begin(const ts_pipeline *pipeline);
 TS_API const double *ts_pipeline_end(const ts_pipeline *pipeline);
+/* Not 0: from the next step on a cell that computes begins when its inputs are there and ends when
+ * the device has done it, which the rank waits for: its whole cost, in a slower step. */
+TS_API void ts_pipeline_waits(ts_pipeline *pipeline, int32_t waits);
 
 TS_END_C
 #endif

@@ -66,6 +66,7 @@ struct ts_pipeline {
     int64_t started_ns;     /* the step going on */
     int64_t cell;           /* that is run */
     bool announces, trains; /* the step going on */
+    bool waits;             /* ts_pipeline_waits */
     bool lends;             /* tensors are not copied: messages are numbers of loans (lend.h) */
     void (*on_end)(void *context); /* (optional) it is destroyed */
     void *end_context;
