@@ -246,9 +246,9 @@ static void report(const race *r, bench_lines *lines)
     bench_line *line =
         bench_lines_add(lines, "ms", 1e3 * step[REORDERED], "%s: a step, reordered", mesh);
     bench_line_floor(line, 1e3 * step[RECORDED], "as recorded");
-    bench_line_note(line, "median of %lld turns; %lld of %lld works moved, %lld go with others",
-                    (long long)r->turns, (long long)r->order.moved, (long long)r->order.works,
-                    (long long)r->order.joined);
+    bench_line_note(line, "%lld turns; of %lld works %lld moved, %lld begin ahead, %lld go as one",
+                    (long long)r->turns, (long long)r->order.works, (long long)r->order.moved,
+                    (long long)r->order.ahead, (long long)r->order.joined);
     line = bench_lines_add(lines, "ms", 1e3 * exposed[REORDERED],
                            "%s: exposed communication, reordered", mesh);
     bench_line_floor(line, 1e3 * exposed[RECORDED], "as recorded");

@@ -60,6 +60,7 @@ typedef struct ts_step_order { /* may grow at the end */
     int32_t taken, reserved; /* 0: it needs more than the recorded order, or memory was so scarce
                                 that places are not known: the recorded order is run */
     int64_t joined;          /* operations that go with others of their bucket as one */
+    int64_t ahead;           /* that begin before others which they were recorded behind */
 } ts_step_order;
 
 /* [coll] as far as fn is. Runs fn once. NULL after recording why not: the function failed, or does
@@ -72,13 +73,15 @@ TS_API TS_NODISCARD ts_status ts_step_replay(ts_step *step);
 TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
 /* [coll] From now on replays run in the order of `program`: that of ts_step_program after
  * ts_program_reorder, or one from a file. NULL: in the recorded order. The bits are those of the
- * recorded order; operations begin in that order on every rank, so ranks need not agree on it. The
+ * recorded order. Operations begin as the program has them where all ranks do the same operations
+ * and can begin them alike, else as they were recorded, so ranks need not agree on an order. The
  * operations of a bucket go as one where all ranks have the same program and can do so. Memory is
  * laid out anew by the lives that blocks have in the new order, in at most bytes_max bytes; 0: in
  * what the recorded step keeps, and an order that needs more is not taken. `out` may be NULL.
  * Refused with a sentence, and the order stays: a program of another step, one with something
  * wrong with it (ts_program_check), more than bytes_max, a device that captured graphs. Others are
- * not held up by a rank that refuses. After ts_rank_recover all operations go alone. */
+ * not held up by a rank that refuses. After ts_rank_recover all operations go alone, and begin as
+ * they were recorded. */
 TS_API TS_NODISCARD ts_status ts_step_reorder(ts_step *step, const ts_program *program,
                                               int64_t bytes_max, ts_step_order *out);
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.

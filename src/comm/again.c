@@ -469,3 +469,9 @@ void tsi_again_part(const tsi_kept *kept)
     for (int64_t i = 0; i < kept->count; i++)
         if (kept->work[i].run == issue_run) ((again *)kept->work[i].context)->with = NULL;
 }
+
+uint64_t tsi_again_epoch(ts_rank *rank)
+{
+    const tsi_comm_rank *comm = tsi_comm_of_rank(rank);
+    return comm ? comm->epoch : 0;
+}

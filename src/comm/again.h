@@ -39,6 +39,8 @@ int64_t tsi_again_bytes(const tsi_kept_work *work);
  * With `room` their elements are copied there and reduced, and copied to where each belongs; NULL:
  * an exchange. They follow each other in the list, and all members of the group do the same. */
 void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *room);
+/* Counts recoveries: what ranks agreed on before the last one may not hold on all of them. */
+uint64_t tsi_again_epoch(ts_rank *rank);
 /* Each goes alone again. */
 void tsi_again_part(const tsi_kept *kept);
 

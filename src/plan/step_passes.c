@@ -15,6 +15,7 @@
 typedef struct order {
     const tsi_pass_job *job;
     tsi_step_list *list;
+    const bool *early; /* of the pass that begins operations ahead; else NULL */
     tsi_ties ties;
     int32_t count;
     int32_t *left;        /* ties before it that are not done */
@@ -62,11 +63,11 @@ static int32_t heap_pop(order *o)
     return top;
 }
 
-static ts_status order_begin(order *o, const tsi_pass_job *job)
+static ts_status order_begin(order *o, const tsi_pass_job *job, const bool *early)
 {
-    *o = (order){ .job = job, .list = &job->step->list[job->rank] };
+    *o = (order){ .job = job, .list = &job->step->list[job->rank], .early = early };
     o->count = o->list->action_count;
-    TSI_TRY(tsi_ties_make(o->list, &o->ties));
+    TSI_TRY(tsi_ties_make_early(o->list, early, &o->ties));
     size_t n = (size_t)o->count + 2, ties = (size_t)o->ties.first[o->count] + 1;
     o->left = tsi_calloc(n, sizeof *o->left);
     o->after_first = tsi_calloc(n, sizeof *o->after_first);
@@ -180,15 +181,20 @@ static ts_status order_run(order *o, bool in_time, int64_t *moves)
 
 typedef void (*key_fn)(order *o);
 
-static ts_status pass_by(const tsi_pass_job *job, key_fn keys, bool in_time, int64_t *moves)
+static ts_status pass_with(const tsi_pass_job *job, const bool *early, key_fn keys, bool in_time,
+                           int64_t *moves)
 {
     order o = { 0 };
-    if (job->rank >= job->step->list_count) return TS_OK;
-    ts_status status = order_begin(&o, job);
+    ts_status status = order_begin(&o, job, early);
     if (status == TS_OK) keys(&o);
     if (status == TS_OK) status = order_run(&o, in_time, moves);
     order_release(&o);
     return status;
+}
+
+static ts_status pass_by(const tsi_pass_job *job, key_fn keys, bool in_time, int64_t *moves)
+{
+    return job->rank < job->step->list_count ? pass_with(job, NULL, keys, in_time, moves) : TS_OK;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -221,17 +227,23 @@ static void sink_keys(order *o)
         o->key[i] = o->list->action[i].kind == TSI_ACTION_WAIT;
 }
 
-/* A gather comes one computation that uses a gathered value earlier than it stood. */
+/* Operations that are early come where the ones before them are waited for: they are under way
+ * while what those brought is used. Neighbours go together. */
 static void prefetch_keys(order *o)
 {
-    int32_t before = 0, last = 0;
+    int32_t wait = -1; /* the first behind those before */
+    bool since = false;
     for (int32_t i = 0; i < o->count; i++) {
-        const tsi_action *a = &o->list->action[i];
-        bool gathers = begins(a) && a->kind != TSI_ACTION_REDUCE;
-        o->key[i] = gathers ? before : i;
-        if (a->kind != TSI_ACTION_WAIT) continue;
-        before = last;
-        last = i;
+        bool follows = i > 0 && o->early[i] && o->early[i - 1];
+        o->key[i] = i;
+        if (follows)
+            o->key[i] = o->key[i - 1];
+        else if (o->early[i] && wait >= 0)
+            o->key[i] = wait - 0.5;
+        if (o->early[i]) since = true;
+        if (!since || o->list->action[i].kind != TSI_ACTION_WAIT) continue;
+        wait = i;
+        since = false;
     }
 }
 
@@ -266,9 +278,55 @@ ts_status tsi_pass_sink(const tsi_pass_job *job, int64_t *moves)
     return pass_by(job, sink_keys, false, moves);
 }
 
+static bool is_there_before(const tsi_step_list *list, const bool *changed, int32_t value)
+{
+    return list->value[value].life & TSI_LIFE_TAKEN && !changed[value];
+}
+
+/* Does it move what is there before the step, and changes nothing? What has no inputs goes with the
+ * one before it: both are of one move. */
+static bool is_early(const tsi_step_list *list, const bool *changed, const bool *early, int32_t i)
+{
+    const tsi_action *a = &list->action[i];
+    const tsi_touch *touch = tsi_step_touches(list, a);
+    int32_t reads = 0, makes = 0;
+    bool gathers = a->kind == TSI_ACTION_GATHER || a->kind == TSI_ACTION_EXCHANGE;
+    if (!begins(a) || a->group < 0 || !gathers) return false;
+    for (int32_t k = 0; k < a->touch_count; k++) {
+        makes += touch[k].how == TSI_MAKES;
+        reads += touch[k].how == TSI_READS;
+        if (touch[k].how == TSI_MAKES) continue;
+        if (touch[k].how != TSI_READS || !is_there_before(list, changed, touch[k].value))
+            return false;
+    }
+    return makes > 0 && (reads > 0 || (i > 0 && early[i - 1]));
+}
+
+static void find_early(const tsi_step_list *list, bool *changed, bool *early)
+{
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        const tsi_touch *touch = tsi_step_touches(list, a);
+        early[i] = is_early(list, changed, early, i);
+        for (int32_t k = 0; k < a->touch_count; k++)
+            if (touch[k].how != TSI_READS) changed[touch[k].value] = true;
+    }
+}
+
 ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, prefetch_keys, false, moves);
+    if (job->rank >= job->step->list_count) return TS_OK;
+    const tsi_step_list *list = &job->step->list[job->rank];
+    bool *early = tsi_calloc((size_t)list->action_count + 1, sizeof *early);
+    bool *changed = tsi_calloc((size_t)list->value_count + 1, sizeof *changed);
+    ts_status status = early && changed ? TS_OK : tsi_fail_memory("an order", 2);
+    if (status == TS_OK) {
+        find_early(list, changed, early);
+        status = pass_with(job, early, prefetch_keys, false, moves);
+    }
+    tsi_free(early);
+    tsi_free(changed);
+    return status;
 }
 
 ts_status tsi_pass_fill(const tsi_pass_job *job, int64_t *moves)

@@ -109,13 +109,14 @@ typedef struct pass {
     ts_status (*run)(const tsi_pass_job *job, int64_t *moves);
 } pass;
 
+/* Gathers first: who waits for them tells which operations they may pass. */
 static const pass passes[] = {
+    { TS_PASS_PREFETCH, "prefetch", "gathers begin a module ahead", tsi_pass_prefetch },
     { TS_PASS_HOIST, "hoist", "operations begin as soon as what they need is there",
       tsi_pass_hoist },
     { TS_PASS_SINK, "sink", "waits come when their results are needed", tsi_pass_sink },
     { TS_PASS_BUCKET, "bucket", "small operations of a group go as one: a latency less each",
       NULL },
-    { TS_PASS_PREFETCH, "prefetch", "gathers begin a module ahead", tsi_pass_prefetch },
     { TS_PASS_FILL, "fill", "what is ready fills the time before waits", tsi_pass_fill },
     { TS_PASS_SCHEDULE, "schedule", "the longest way to the end goes first", tsi_pass_schedule },
 };

@@ -6,7 +6,9 @@
  *   one waits for what the other began          a wait stays behind what it waits for, and before
  *                                               whoever relies on it
  *   both communicate                            all of a rank's operations keep one order, so that
- *                                               every rank keeps the same
+ *                                               every rank keeps the same; but for those that read
+ *                                               only what is there before the step, as gathers of
+ *                                               parameters, in the pass that begins them ahead
  * A new order that keeps these gives the same results: nothing else ties two actions. It is proved
  * and simulated all the same, and taken only if it is no slower and needs no more memory than is
  * allowed.
@@ -25,6 +27,8 @@ typedef struct tsi_ties { /* of one list */
 
 /* Of the list as it stands. */
 ts_status tsi_ties_make(const tsi_step_list *list, tsi_ties *out);
+/* The same, but operations that are `early` (by action) keep their order among themselves alone. */
+ts_status tsi_ties_make_early(const tsi_step_list *list, const bool *early, tsi_ties *out);
 void tsi_ties_release(tsi_ties *ties);
 
 /* One pass over the list of one rank; *moves counts what was changed. `us` has the time of each

@@ -31,6 +31,8 @@ typedef struct walk {
     int32_t *cover; /* [action]: the first wait after which it is known to have ended; or -1 */
     int32_t last[TSI_STEP_QUEUES];    /* of each queue, or -1 */
     int32_t communicated, waited_all; /* the latest, or -1 */
+    const bool *early;                /* [action]: it need not come behind others; NULL: none */
+    int32_t before_early;             /* the latest of them, or -1 */
 } walk;
 
 static ts_status tie(walk *w, int32_t before, int32_t after)
@@ -123,11 +125,12 @@ static ts_status walk_list(walk *w)
     for (int32_t i = 0; i < w->list->action_count; i++) {
         const tsi_action *a = &w->list->action[i];
         const tsi_touch *t = tsi_step_touches(w->list, a);
+        bool early = w->early && w->early[i];
         w->cover[i] = -1;
-        w->ahead[i] = w->last[a->queue];
+        w->ahead[i] = early ? -1 : w->last[a->queue];
         TSI_TRY(tie(w, w->waited_all, i));
-        if (a->queue != 0) TSI_TRY(tie(w, w->last[a->queue], i));
-        w->last[a->queue] = i;
+        if (a->queue != 0 && !early) TSI_TRY(tie(w, w->last[a->queue], i));
+        if (!early) w->last[a->queue] = i;
         if (a->kind == TSI_ACTION_WAIT) {
             TSI_TRY(wait_for(w, i, a));
             continue;
@@ -135,8 +138,9 @@ static ts_status walk_list(walk *w)
         for (int32_t k = 0; k < a->touch_count; k++)
             TSI_TRY(touch(w, i, &t[k]));
         if (a->group < 0 && a->peer < 0) continue;
-        TSI_TRY(tie(w, w->communicated, i));
-        w->communicated = i;
+        int32_t *latest = early ? &w->before_early : &w->communicated;
+        TSI_TRY(tie(w, *latest, i));
+        *latest = i;
     }
     return TS_OK;
 }
@@ -167,8 +171,15 @@ static ts_status sort_ties(const walk *w, tsi_ties *out)
 
 ts_status tsi_ties_make(const tsi_step_list *list, tsi_ties *out)
 {
+    return tsi_ties_make_early(list, NULL, out);
+}
+
+ts_status tsi_ties_make_early(const tsi_step_list *list, const bool *early, tsi_ties *out)
+{
     *out = (tsi_ties){ 0 };
-    walk w = { .list = list, .communicated = -1, .waited_all = -1 };
+    walk w = {
+        .list = list, .communicated = -1, .waited_all = -1, .early = early, .before_early = -1
+    };
     size_t values = (size_t)list->value_count + 1, actions = (size_t)list->action_count + 1;
     w.value = tsi_alloc_array(values, sizeof *w.value);
     w.ahead = tsi_alloc_array(actions, sizeof *w.ahead);

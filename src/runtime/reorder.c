@@ -6,7 +6,9 @@
  *   prove    nothing is wrong with the program (plan/step.h): else a sentence with the actions
  *   keys     the piece of work that ends an action comes at the action's place; what else is kept
  *            for it (copies to and from buffers) comes when it is needed
- *   order    works.h: by these keys, as far as the memory that work touches allows
+ *   order    works.h: by these keys, as far as the memory that work touches allows. Operations
+ * begin as the program has them, if all ranks do the same operations one after another, change
+ *            their places alike, and can; else as they were recorded
  *   join     together.h: the operations of a bucket go as one, where all ranks can
  *
  * INV: a program that is refused changes nothing. What runs is right whatever the program says: the
@@ -30,7 +32,7 @@ typedef struct matching {
     int32_t *by;    /* recorded actions by text, then by number */
     int32_t *used;  /* [place in `by`]: how many of an equal run that begins there are matched */
     int32_t *place; /* [recorded action]: where the program has it; -1: not yet */
-    int32_t moves;  /* the next recorded action that communicates */
+    int32_t moves;  /* the first recorded operation that did not come yet */
 } matching;
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -121,23 +123,44 @@ static int32_t next_move(const matching *m, int32_t from)
     return from;
 }
 
-/* A bucket is the next operations that were recorded, as many as have its bytes and touches. */
+/* Has the bucket all that the recorded action touches? */
+static bool has_touches(const matching *m, const tsi_action *bucket, const tsi_action *a)
+{
+    const tsi_touch *all = tsi_step_touches(m->to, bucket), *own = tsi_step_touches(m->from, a);
+    for (int32_t i = 0; i < a->touch_count; i++) {
+        const char *name = m->from->value[own[i].value].name;
+        int32_t k = 0;
+        while (k < bucket->touch_count &&
+               (all[k].how != own[i].how || strcmp(m->to->value[all[k].value].name, name) != 0))
+            k++;
+        if (k == bucket->touch_count) return false;
+    }
+    return true;
+}
+
+static bool goes_in(const matching *m, const tsi_action *bucket, int32_t at)
+{
+    const tsi_action *a = &m->from->action[at];
+    return m->place[at] < 0 && a->kind == bucket->kind && a->channel == bucket->channel &&
+           a->group >= 0 &&
+           strcmp(m->recorded->group[a->group].name, m->given->group[bucket->group].name) == 0 &&
+           has_touches(m, bucket, a);
+}
+
+/* A bucket is operations that were recorded and did not come yet, as many as have its bytes and
+ * touches. */
 static bool match_bucket(matching *m, const tsi_action *bucket, int32_t place)
 {
     int64_t bytes = 0;
-    int32_t touches = 0, at = m->moves;
-    while (bytes < bucket->bytes && (at = next_move(m, at)) < m->from->action_count) {
-        const tsi_action *a = &m->from->action[at];
-        bool alike =
-            a->kind == bucket->kind && a->channel == bucket->channel && a->group >= 0 &&
-            strcmp(m->recorded->group[a->group].name, m->given->group[bucket->group].name) == 0;
-        int32_t same = alike ? find_line(m, m->line[at]) : -1;
-        if (same != at) return false;
-        m->place[at++] = place;
-        bytes += a->bytes;
-        touches += a->touch_count;
+    int32_t touches = 0;
+    for (int32_t at = next_move(m, m->moves); bytes < bucket->bytes && at < m->from->action_count;
+         at = next_move(m, at + 1)) {
+        if (!goes_in(m, bucket, at)) continue;
+        if (find_line(m, m->line[at]) != at) return false;
+        m->place[at] = place;
+        bytes += m->from->action[at].bytes;
+        touches += m->from->action[at].touch_count;
     }
-    m->moves = at;
     return bytes == bucket->bytes && touches == bucket->touch_count;
 }
 
@@ -155,6 +178,9 @@ static ts_status refuse_action(const matching *m, int32_t index)
 static ts_status match_action(matching *m, int32_t index)
 {
     const tsi_action *a = &m->to->action[index];
+    while (m->moves < m->from->action_count &&
+           (!communicates(&m->from->action[m->moves]) || m->place[m->moves] >= 0))
+        m->moves++;
     if (tsi_is_bucket(a)) return match_bucket(m, a, index) ? TS_OK : refuse_action(m, index);
     char *line = line_of(m->given, m->rank, a);
     if (!line) return tsi_fail_memory("a match", 100);
@@ -162,7 +188,6 @@ static ts_status match_action(matching *m, int32_t index)
     tsi_free(line);
     if (found < 0) return refuse_action(m, index);
     m->place[found] = index;
-    if (communicates(a)) m->moves = found + 1;
     return TS_OK;
 }
 
@@ -204,6 +229,85 @@ static void keys_of(const ts_step *s, const matching *m, int64_t *key)
     }
 }
 
+/* ---- the order in which operations begin ----------------------------------------------------- */
+
+typedef struct begin {
+    int64_t key;
+    int32_t number, piece; /* as recorded */
+} begin;
+
+typedef struct chain {
+    ts_step *step;
+    int32_t *piece; /* in the program's order */
+    int64_t hash;   /* of all that ranks must have alike */
+    int64_t ahead;  /* that come before others which they were recorded behind */
+    bool asked;
+} chain;
+
+static int compare_begins(const void *a, const void *b)
+{
+    const begin *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* The action that a piece begins: of its works the first that has an operation. -1: not known. */
+static int32_t action_of_piece(const ts_step *s, const tsi_step_list *list, const tsi_piece *p)
+{
+    int32_t any = -1;
+    for (int32_t i = p->first; i < p->first + p->count && i < s->worked.count; i++) {
+        int32_t of = s->worked.action[i];
+        if (of >= 0 && any < 0) any = of;
+        if (of >= 0 && communicates(&list->action[of])) return of;
+    }
+    return any;
+}
+
+/* Which operations there are, in the recorded order: ranks that do not do the same ones differ. */
+static uint64_t hash_action(uint64_t hash, const tsi_action *a)
+{
+    hash = tsi_hash_mix(hash, (uint64_t)a->kind << 32 | (uint32_t)a->channel);
+    return tsi_hash_text(hash, a->what ? a->what : "");
+}
+
+static ts_status chain_make(chain *c, const matching *m)
+{
+    const tsi_works *w = &c->step->works;
+    size_t n = (size_t)w->begin_count + 1;
+    begin *all = tsi_alloc_array(n, sizeof *all);
+    c->piece = tsi_alloc_array(n, sizeof *c->piece);
+    uint64_t hash = (uint64_t)w->begin_count;
+    int64_t key = -1;
+    for (int32_t i = 0; all && c->piece && i < w->begin_count; i++) {
+        int32_t of = action_of_piece(c->step, m->from, &w->piece[w->begin[i]]);
+        if (of >= 0) key = m->place[of];
+        if (of >= 0) hash = hash_action(hash, &m->from->action[of]);
+        all[i] = (begin){ key, i, w->begin[i] };
+    }
+    bool room = all && c->piece;
+    if (room) qsort(all, (size_t)w->begin_count, sizeof *all, compare_begins);
+    int32_t least = INT32_MAX; /* of those that come later */
+    for (int64_t i = w->begin_count - 1; room && i >= 0; i--) {
+        c->ahead += all[i].number > least;
+        if (all[i].number < least) least = all[i].number;
+    }
+    for (int64_t i = 0; room && i < w->begin_count; i++) {
+        c->piece[i] = all[i].piece;
+        hash = tsi_hash_mix(hash, (uint64_t)all[i].number);
+    }
+    c->hash = (int64_t)(hash >> 2);
+    tsi_free(all);
+    return room ? TS_OK : tsi_fail_memory("an order of a step", n * sizeof *all);
+}
+
+/* [coll] */
+static bool all_can(void *context, bool can)
+{
+    chain *c = context;
+    c->asked = true;
+    return tsi_all_can(c->step->rank, can, c->hash);
+}
+
 static ts_status check_ranks(const ts_step *s, const tsi_step *given)
 {
     int64_t ranks = s->rank->world->rank_count;
@@ -213,7 +317,7 @@ static ts_status check_ranks(const ts_step *s, const tsi_step *given)
 }
 
 static ts_status order_by_program(ts_step *s, const tsi_step *given, int64_t *key,
-                                  tsi_buckets *buckets)
+                                  tsi_buckets *buckets, chain *c)
 {
     int64_t me = s->rank->index;
     matching m = { .recorded = s->value,
@@ -225,60 +329,98 @@ static ts_status order_by_program(ts_step *s, const tsi_step *given, int64_t *ke
     if (status == TS_OK) status = tsi_step_prove(given, &(tsi_step_rules){ .buffered = true });
     if (status == TS_OK) keys_of(s, &m, key);
     if (status == TS_OK) status = tsi_buckets_make(buckets, s, m.from, m.to, m.place);
+    if (status == TS_OK) status = chain_make(c, &m);
     matching_end(&m);
     return status;
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
+/* Operations begin as the program has them, or not at all in a new order: members as they were. */
+static ts_status order_agreed(ts_step *s, const int64_t *key, chain *c, const tsi_members *members,
+                              int64_t bytes_max, tsi_works_report *report)
+{
+    size_t bytes = (size_t)members->count * sizeof *members->member;
+    tsi_member *were = tsi_alloc(bytes + 1);
+    if (!were) return tsi_fail_memory("an order of a step", bytes);
+    if (bytes > 0) memcpy(were, members->member, bytes);
+    tsi_begins begins = { c->piece, all_can, c };
+    ts_status status =
+        tsi_works_order(&s->works, &s->kept, key, &begins, members, s->pool, bytes_max, report);
+    s->agreed = status == TS_OK && report->fits;
+    s->epoch = tsi_again_epoch(s->rank);
+    if (!s->agreed && bytes > 0) memcpy(members->member, were, bytes);
+    tsi_free(were);
+    return status;
+}
+
 static ts_status order_works(ts_step *s, const tsi_step *given, int64_t bytes_max,
-                             tsi_buckets *buckets, tsi_works_report *report)
+                             tsi_buckets *buckets, tsi_works_report *report, chain *c)
 {
     int64_t *key = tsi_alloc_array((size_t)s->works.piece_count + 1, sizeof *key);
     if (!key) return tsi_fail_memory("an order of a step", (size_t)s->works.piece_count * 8);
     for (int64_t i = 0; i < s->works.piece_count; i++)
         key[i] = i;
-    ts_status status = given ? order_by_program(s, given, key, buckets) : TS_OK;
-    if (status == TS_OK)
-        status = tsi_works_order(&s->works, &s->kept, key, &buckets->members, s->pool, bytes_max,
-                                 report);
+    ts_status status = given ? order_by_program(s, given, key, buckets, c) : TS_OK;
+    if (status == TS_OK && given)
+        status = order_agreed(s, key, c, &buckets->members, bytes_max, report);
+    const tsi_begins recorded = { 0 };
+    if (status == TS_OK && !s->agreed)
+        status = tsi_works_order(&s->works, &s->kept, key, &recorded, &buckets->members, s->pool,
+                                 bytes_max, report);
     tsi_free(key);
     return status;
 }
 
+ts_status tsi_step_undo(ts_step *s)
+{
+    tsi_works_report report = { 0 };
+    tsi_buckets none = { 0 };
+    s->agreed = false;
+    ts_status status = order_works(s, NULL, 0, &none, &report, NULL);
+    s->lost = status != TS_OK;
+    return status;
+}
+
 static ts_status find_order(ts_step *s, const tsi_step *given, int64_t bytes_max,
-                            tsi_buckets *buckets, tsi_works_report *report)
+                            tsi_buckets *buckets, tsi_works_report *report, chain *c)
 {
     if (s->captures)
         return TSI_FAIL(TS_ERR_STATE, "step: the device has it as graphs; it keeps its order");
     TSI_TRY(tsi_works_tie(&s->works));
     if (given) TSI_TRY(check_ranks(s, given));
     if (s->works.unclear) return TS_OK; /* it does not fit anywhere else */
-    return order_works(s, given, bytes_max, buckets, report);
+    return order_works(s, given, bytes_max, buckets, report, c);
 }
 
 /* A refusal that is this rank's alone is told to nobody: those who took the program meet it where
  * they agree, and go on. The rank has its error afterwards as before. */
-static void refuse_with_others(const ts_step *s)
+static void refuse_with_others(chain *c)
 {
-    tsi_error_record why;
-    if (s->rank->error.error.blast != TS_BLAST_AGREED) return; /* they were told */
-    tsi_error_copy(&why, &s->rank->error);
-    tsi_error_clear(&s->rank->error);
-    if (tsi_buckets_refuse(s) == TS_OK) tsi_rank_take_error(s->rank, &why);
+    const ts_rank *rank = c->step->rank;
+    if (rank->error.error.blast != TS_BLAST_AGREED) return; /* they were told */
+    if (!c->asked) (void)all_can(c, false);
+    tsi_buckets_refuse(c->step);
 }
 
 static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_max,
-                         tsi_works_report *report, int64_t *joined)
+                         tsi_works_report *report, ts_step_order *out)
 {
     tsi_buckets buckets = { 0 };
+    chain c = { .step = s };
     const tsi_step *given = program ? program->step : NULL;
-    ts_status status = find_order(s, given, bytes_max, &buckets, report);
+    bool agreed = s->agreed; /* on the order that it has: it may not stay alone */
+    s->agreed = false;
+    ts_status status = find_order(s, given, bytes_max, &buckets, report, &c);
+    if (status == TS_OK && given && !c.asked) (void)all_can(&c, false);
     if (status == TS_OK && given)
-        status = tsi_buckets_join(&buckets, s, given, report->fits, joined);
+        status = tsi_buckets_join(&buckets, s, given, report->fits, &out->joined);
     else if (given)
-        refuse_with_others(s);
+        refuse_with_others(&c);
     tsi_buckets_release(&buckets);
+    tsi_free(c.piece);
+    out->ahead = s->agreed ? c.ahead : 0;
+    if (agreed && !report->fits) s->lost = tsi_step_undo(s) != TS_OK;
     return status;
 }
 
@@ -292,7 +434,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     int64_t cap = bytes_max > 0 ? bytes_max : s->recorded_bytes;
     ts_step_order is = { .bytes_before = tsi_step_bytes(s) };
     tsi_again_part(&s->kept); /* on all ranks, whatever becomes of the order */
-    ts_status status = reorder(s, program, cap, &report, &is.joined);
+    ts_status status = reorder(s, program, cap, &report, &is);
     if (status == TS_OK && !report.fits && bytes_max > 0 && !s->works.unclear)
         status = TSI_FAIL(TS_ERR_ARG, "step: in that order it needs %lld bytes, the cap is %lld",
                           (long long)report.bytes, (long long)bytes_max);

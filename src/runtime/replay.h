@@ -24,7 +24,13 @@ struct ts_step {
     int64_t recorded_bytes, replays;
     int64_t timed;     /* replays in this order whose times are in `value` */
     int64_t waited_ns; /* of the latest of them */
+    bool agreed;       /* operations begin in an order that all ranks took at `epoch` */
+    bool lost;         /* they do on other ranks no more, and here it could not be undone */
+    uint64_t epoch;
 };
+
+/* Back to the recorded order, in any case: without it the step is lost. */
+ts_status tsi_step_undo(ts_step *s);
 
 /* A replay; `ns`, if not NULL, has room for how long each work took. */
 ts_status tsi_step_run(ts_step *s, int64_t *ns);

@@ -196,6 +196,22 @@ static ts_status least_of_all(ts_rank *me, int64_t *value, int64_t count)
                                TS_OPTIONS(ts_comm_options, .name = "buckets of a step"));
 }
 
+bool tsi_all_can(ts_rank *me, bool can, int64_t hash)
+{
+    int64_t same[3] = { can, hash, -hash };
+    tsi_error_record why = { 0 };
+    if (me->world->rank_count < 2) return can;
+    bool failed = me->error.error.status != TS_OK;
+    if (failed) {
+        tsi_error_copy(&why, &me->error);
+        tsi_error_clear(&me->error);
+        same[0] = 0;
+    }
+    ts_status status = least_of_all(me, same, 3);
+    if (failed && status == TS_OK) tsi_rank_take_error(me, &why);
+    return status == TS_OK && same[0] == 1 && same[1] == hash && same[2] == -hash;
+}
+
 /* How many from `at` on follow each other, with room to go as one where that needs room. */
 static int64_t possible(const tsi_members *members, int64_t at)
 {
@@ -251,17 +267,15 @@ ts_status tsi_buckets_join(const tsi_buckets *b, const ts_step *s, const tsi_ste
     joining j = { .buckets = number_of(given, NULL, 0) };
     j.operation = tsi_alloc_array((size_t)b->members.count + 1, sizeof *j.operation);
     j.least = tsi_alloc_array((size_t)j.buckets + 1, sizeof *j.least);
-    int64_t same[3] = { taken && j.operation && j.least, hash, -hash };
-    ts_status status = least_of_all(s->rank, same, 3);
-    bool all = same[0] == 1 && same[1] == hash && same[2] == -hash;
+    bool all = tsi_all_can(s->rank, taken && j.operation && j.least, hash);
+    ts_status status = ts_rank_status(s->rank);
     if (status == TS_OK && all && j.buckets > 0) status = join_agreed(b, s, given, &j, joined);
     tsi_free(j.operation);
     tsi_free(j.least);
     return status;
 }
 
-ts_status tsi_buckets_refuse(const ts_step *s)
+void tsi_buckets_refuse(const ts_step *s)
 {
-    int64_t not_taken[3] = { 0 };
-    return s->rank->world->rank_count < 2 ? TS_OK : least_of_all(s->rank, not_taken, 3);
+    (void)tsi_all_can(s->rank, false, 0);
 }

@@ -28,7 +28,10 @@ void tsi_buckets_release(tsi_buckets *buckets);
  * many operations go with another one. */
 ts_status tsi_buckets_join(const tsi_buckets *buckets, const ts_step *s, const tsi_step *given,
                            bool taken, int64_t *joined);
+/* [coll] Can all ranks, and have they the same hash? A rank that has failed cannot, and keeps its
+ * error. */
+bool tsi_all_can(ts_rank *me, bool can, int64_t hash);
 /* [coll] In its place, of a rank that refuses the program: then nobody joins anything. */
-ts_status tsi_buckets_refuse(const ts_step *s);
+void tsi_buckets_refuse(const ts_step *s);
 
 #endif

@@ -11,8 +11,10 @@
  *
  * INV: pieces are run in an order that keeps all ties, on memory that nobody else uses from the
  * first to the last piece that touches it. So results are the bits of the recorded order, whatever
- * the keys are. Operations begin in the recorded order on every rank, and none waits before it
- * began what it had begun: no keys can make ranks wait for each other for ever. */
+ * the keys are. Operations begin in one common order on every rank, the recorded one or one that
+ * all ranks agreed on, and each is begun before it is waited for: no keys can make ranks wait for
+ * each other for ever. For take the first operation in that order that somebody waits for in vain.
+ * A member that has not begun it waits for another one, which it has begun, so an earlier one. */
 #ifndef TSI_RUNTIME_WORKS_H
 #define TSI_RUNTIME_WORKS_H
 
@@ -57,6 +59,8 @@ typedef struct tsi_works {
     tsi_work_touch *touch;
     int32_t *pair; /* before, after, before, after ... */
     int64_t pair_count, pair_capacity;
+    int32_t *begin; /* pieces that begin operations, in the recorded order */
+    int64_t begin_count, begin_capacity;
     /* Filled by tsi_works_order: */
     tsi_pool *home; /* of the arena alone: for want of memory it gives back no block of the step */
     char *arena;
@@ -95,16 +99,24 @@ typedef struct tsi_members { /* in the order that they keep */
     tsi_member *member;
     int64_t count;
 } tsi_members;
+/* The order in which operations begin. */
+typedef struct tsi_begins {
+    const int32_t *piece; /* all of works->begin; NULL: as recorded */
+    /* (optional) Asked once it is known whether this rank can take the order, with all that it
+     * needs: do all ranks? Else nothing is changed. */
+    bool (*all_can)(void *context, bool can);
+    void *context;
+} tsi_begins;
 /* Puts the list into the order of the keys, one per piece, and its blocks into an arena of at most
  * bytes_max bytes with what stays; 0: no cap. Without memory nothing is changed. Members come
  * together where the ties allow it, if there is room for that. */
 ts_status tsi_works_order(tsi_works *works, tsi_kept *kept, const int64_t *key,
-                          const tsi_members *members, tsi_pool *pool, int64_t bytes_max,
-                          tsi_works_report *report);
+                          const tsi_begins *begins, const tsi_members *members, tsi_pool *pool,
+                          int64_t bytes_max, tsi_works_report *report);
 
 /* ---- parts, pure ----------------------------------------------------------------------------- */
 /* Pieces 0..count-1 by their keys, such that of each pair the first comes first; ties of keys as
- * they stood. Pairs go from smaller to larger numbers. */
+ * they stood. TS_ERR_STATE, not recorded: the pairs have a circle, and nothing is said of order. */
 ts_status tsi_pieces_by_key(int64_t count, const int32_t *pair, int64_t pair_count,
                             const int64_t *key, int32_t *order);
 

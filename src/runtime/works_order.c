@@ -54,7 +54,6 @@ static void sort_pairs(sorting *s, const int32_t *pair, int64_t pair_count)
 {
     int64_t *next = s->first + 1, sum = 0;
     for (int64_t i = 0; i < pair_count; i += 2) {
-        TSI_ASSERT(pair[i] < pair[i + 1]);
         next[pair[i]]++;
         s->left[pair[i + 1]]++;
     }
@@ -67,14 +66,43 @@ static void sort_pairs(sorting *s, const int32_t *pair, int64_t pair_count)
         s->after[next[pair[i]]++] = pair[i + 1];
 }
 
-/* What something urgent stands behind is as urgent. */
-static void find_urgent(sorting *s, const int64_t *key)
+/* Each after all that it is tied behind, whatever the keys: `order` has as many as is returned. */
+static int64_t sort_topologically(sorting *s, int32_t *order)
 {
-    for (int64_t i = s->count - 1; i >= 0; i--) {
+    int64_t done = 0;
+    for (int32_t i = 0; i < s->count; i++)
+        if (s->left[i] == 0) order[done++] = i;
+    for (int64_t at = 0; at < done; at++)
+        for (int64_t t = s->first[order[at]]; t < s->first[order[at] + 1]; t++)
+            if (--s->left[s->after[t]] == 0) order[done++] = s->after[t];
+    return done;
+}
+
+/* What something urgent stands behind is as urgent. Counts again who is tied behind others. */
+static void find_urgent(sorting *s, const int64_t *key, const int32_t *order)
+{
+    for (int64_t at = s->count - 1; at >= 0; at--) {
+        int32_t i = order[at];
         s->urgent[i] = key[i];
-        for (int64_t t = s->first[i]; t < s->first[i + 1]; t++)
+        for (int64_t t = s->first[i]; t < s->first[i + 1]; t++) {
+            s->left[s->after[t]]++;
             if (s->urgent[s->after[t]] < s->urgent[i]) s->urgent[i] = s->urgent[s->after[t]];
+        }
     }
+}
+
+static void sort_by_urgency(sorting *s, int32_t *order)
+{
+    int64_t done = 0;
+    for (int32_t i = 0; i < s->count; i++)
+        if (s->left[i] == 0) heap_push(s, i);
+    while (s->heap_count > 0) {
+        int32_t next = heap_pop(s);
+        order[done++] = next;
+        for (int64_t t = s->first[next]; t < s->first[next + 1]; t++)
+            if (--s->left[s->after[t]] == 0) heap_push(s, s->after[t]);
+    }
+    TSI_ASSERT(done == s->count);
 }
 
 ts_status tsi_pieces_by_key(int64_t count, const int32_t *pair, int64_t pair_count,
@@ -88,26 +116,19 @@ ts_status tsi_pieces_by_key(int64_t count, const int32_t *pair, int64_t pair_cou
                   .urgent = tsi_calloc(n, sizeof *s.urgent),
                   .heap = tsi_calloc(n, sizeof *s.heap) };
     bool room = s.first && s.after && s.left && s.urgent && s.heap;
-    int64_t done = 0;
-    if (room) {
-        sort_pairs(&s, pair, pair_count);
-        find_urgent(&s, key);
+    if (room) sort_pairs(&s, pair, pair_count);
+    bool straight = room && sort_topologically(&s, order) == count;
+    if (straight) {
+        find_urgent(&s, key, order);
+        sort_by_urgency(&s, order);
     }
-    for (int32_t i = 0; room && i < count; i++)
-        if (s.left[i] == 0) heap_push(&s, i);
-    while (s.heap_count > 0) {
-        int32_t next = heap_pop(&s);
-        order[done++] = next;
-        for (int64_t t = s.first[next]; t < s.first[next + 1]; t++)
-            if (--s.left[s.after[t]] == 0) heap_push(&s, s.after[t]);
-    }
-    TSI_ASSERT(!room || done == count); /* pairs go forward, so there is no circle */
     tsi_free(s.first);
     tsi_free(s.after);
     tsi_free(s.left);
     tsi_free(s.urgent);
     tsi_free(s.heap);
-    return room ? TS_OK : tsi_fail_memory("an order of a step", n * 40);
+    if (!room) return tsi_fail_memory("an order of a step", n * 40);
+    return straight ? TS_OK : TS_ERR_STATE;
 }
 
 /* ---- neighbours ------------------------------------------------------------------------------ */
@@ -370,8 +391,39 @@ static void ordered_release(ordered *o)
     *o = (ordered){ 0 };
 }
 
-static ts_status plan_order(const tsi_works *w, const int64_t *key, const tsi_members *members,
-                            ordered *o, int64_t *bytes, tsi_works_report *report)
+/* Ties, and the order in which operations begin; the caller frees. */
+static int32_t *all_pairs(const tsi_works *w, const tsi_begins *begins, int64_t *count)
+{
+    const int32_t *begin = begins->piece ? begins->piece : w->begin;
+    int64_t more = w->begin_count > 1 ? 2 * (w->begin_count - 1) : 0;
+    int32_t *pair = tsi_alloc_array((size_t)(w->pair_count + more) + 1, sizeof *pair);
+    if (!pair) return NULL;
+    if (w->pair_count > 0) memcpy(pair, w->pair, (size_t)w->pair_count * sizeof *pair);
+    *count = w->pair_count;
+    for (int64_t i = 1; i < w->begin_count; i++) {
+        pair[(*count)++] = begin[i - 1];
+        pair[(*count)++] = begin[i];
+    }
+    return pair;
+}
+
+static ts_status sort_pieces(const tsi_works *w, const int64_t *key, const tsi_begins *begins,
+                             const tsi_members *members, int32_t *order)
+{
+    int64_t count = 0;
+    int32_t *pair = all_pairs(w, begins, &count);
+    if (!pair) return tsi_fail_memory("an order of a step", (size_t)w->pair_count * 4);
+    ts_status status = tsi_pieces_by_key(w->piece_count, pair, count, key, order);
+    if (status == TS_OK && members->count > 0)
+        status = tsi_pieces_together(w->piece_count, pair, count, members, order);
+    tsi_free(pair);
+    return status;
+}
+
+/* TS_ERR_STATE, not recorded: operations cannot begin in that order. */
+static ts_status plan_order(const tsi_works *w, const int64_t *key, const tsi_begins *begins,
+                            const tsi_members *members, ordered *o, int64_t *bytes,
+                            tsi_works_report *report)
 {
     int64_t spans = w->block_count + members->count;
     size_t n = (size_t)w->piece_count + 1;
@@ -380,9 +432,7 @@ static ts_status plan_order(const tsi_works *w, const int64_t *key, const tsi_me
     o->place = tsi_alloc_array(n, sizeof *o->place);
     o->span = tsi_alloc_array((size_t)spans + 1, sizeof *o->span);
     if (!o->order || !o->place || !o->span) return tsi_fail_memory("an order of a step", n * 8);
-    TSI_TRY(tsi_pieces_by_key(w->piece_count, w->pair, w->pair_count, key, o->order));
-    if (members->count > 0)
-        TSI_TRY(tsi_pieces_together(w->piece_count, w->pair, w->pair_count, members, o->order));
+    TSI_TRY(sort_pieces(w, key, begins, members, o->order));
     for (int32_t i = 0; i < w->piece_count; i++) {
         o->place[o->order[i]] = i;
         report->moved += o->order[i] != i;
@@ -424,33 +474,42 @@ static ts_status take_arena(tsi_works *w, const tsi_pool *pool, int64_t bytes, c
     return *arena ? TS_OK : TS_ERR_MEMORY; /* recorded */
 }
 
+static void give_all(tsi_works *w, tsi_kept *kept, const ordered *o, const tsi_members *members,
+                     char *arena, int64_t bytes)
+{
+    give_addresses(w, o->span, arena);
+    give_rooms(members, o->span + w->block_count, arena);
+    give_order(w, o->order, kept);
+    if (w->arena) tsi_pool_free(w->home, w->arena, (size_t)w->arena_bytes, TSI_TAG_OTHER);
+    w->arena = arena;
+    w->arena_bytes = bytes;
+}
+
 ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key,
-                          const tsi_members *members, tsi_pool *pool, int64_t bytes_max,
-                          tsi_works_report *report)
+                          const tsi_begins *begins, const tsi_members *members, tsi_pool *pool,
+                          int64_t bytes_max, tsi_works_report *report)
 {
     ordered o = { 0 };
     int64_t bytes = 0;
     char *arena = NULL;
-    ts_status status = plan_order(w, key, members, &o, &bytes, report);
-    report->fits = bytes_max == 0 || report->bytes <= bytes_max;
+    ts_status status = plan_order(w, key, begins, members, &o, &bytes, report);
+    report->fits = status == TS_OK && (bytes_max == 0 || report->bytes <= bytes_max);
     if (status == TS_OK && !report->fits && disperse(members)) {
         ordered_release(&o);
-        status = plan_order(w, key, members, &o, &bytes, report);
-        report->fits = report->bytes <= bytes_max;
+        status = plan_order(w, key, begins, members, &o, &bytes, report);
+        report->fits = status == TS_OK && report->bytes <= bytes_max;
     }
-    bool takes = status == TS_OK && report->fits;
-    if (takes) hold_what_stays(w, pool);
-    if (takes && bytes > 0) status = take_arena(w, pool, bytes, &arena);
-    if (takes && status == TS_OK) {
-        give_addresses(w, o.span, arena);
-        give_rooms(members, o.span + w->block_count, arena);
-        give_order(w, o.order, kept);
-        if (w->arena) tsi_pool_free(w->home, w->arena, (size_t)w->arena_bytes, TSI_TAG_OTHER);
-        w->arena = arena;
-        w->arena_bytes = bytes;
+    if (report->fits) hold_what_stays(w, pool);
+    if (report->fits && bytes > 0) status = take_arena(w, pool, bytes, &arena);
+    bool can = report->fits && status == TS_OK;
+    if (begins->all_can) report->fits = begins->all_can(begins->context, can);
+    if (can && report->fits) {
+        give_all(w, kept, &o, members, arena, bytes);
         tsi_pool_trim(pool); /* where the blocks lay before */
         if (w->home) tsi_pool_trim(w->home);
+    } else if (arena) {
+        tsi_pool_free(w->home, arena, (size_t)bytes, TSI_TAG_OTHER);
     }
     ordered_release(&o);
-    return status;
+    return status == TS_ERR_STATE ? TS_OK : status; /* a circle: it does not fit */
 }

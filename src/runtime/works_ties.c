@@ -57,6 +57,7 @@ void tsi_works_release(tsi_works *works, tsi_pool *pool)
         tsi_pool_free(works->home, works->arena, (size_t)works->arena_bytes, TSI_TAG_OTHER);
     tsi_pool_destroy(works->home);
     tsi_free(works->block);
+    tsi_free(works->begin);
     tsi_free(works->recorded);
     tsi_free(works->piece);
     tsi_free(works->touch);
@@ -173,6 +174,15 @@ int32_t tsi_works_piece_of(const tsi_works *w, int64_t work)
     return (int32_t)low;
 }
 
+static ts_status tie(tsi_works *w, int64_t before, int64_t after)
+{
+    if (before < 0 || before == after) return TS_OK;
+    TSI_TRY(tsi_room(&w->pair, w->pair_count + 1, &w->pair_capacity, sizeof *w->pair, "ties"));
+    w->pair[w->pair_count++] = (int32_t)before;
+    w->pair[w->pair_count++] = (int32_t)after;
+    return TS_OK;
+}
+
 /* ---- touches --------------------------------------------------------------------------------- */
 
 typedef struct telling {
@@ -223,6 +233,7 @@ static void touch_as_begun(telling *t, const tsi_piece *wait)
         bool begins = p->order == TSI_KEPT_ISSUE || p->order == TSI_KEPT_MEET;
         if (!begins || !has_context(w, p, w->recorded[wait->first].context)) continue;
         p->order = TSI_KEPT_ISSUE; /* of a batch too */
+        if (t->status == TS_OK) t->status = tie(w, i, t->piece);
         for (int64_t k = 0; k < p->touch_count; k++) {
             tsi_work_touch same = w->touch[p->touch_first + k];
             same.piece = t->piece;
@@ -253,15 +264,6 @@ static ts_status collect_touches(tsi_works *w)
 }
 
 /* ---- ties by memory -------------------------------------------------------------------------- */
-
-static ts_status tie(tsi_works *w, int64_t before, int64_t after)
-{
-    if (before < 0 || before == after) return TS_OK;
-    TSI_TRY(tsi_room(&w->pair, w->pair_count + 1, &w->pair_capacity, sizeof *w->pair, "ties"));
-    w->pair[w->pair_count++] = (int32_t)before;
-    w->pair[w->pair_count++] = (int32_t)after;
-    return TS_OK;
-}
 
 /* Touches of one block, or of one stretch of memory from outside, in the order of pieces. */
 typedef struct places {
@@ -336,14 +338,22 @@ static ts_status tie_by_memory(tsi_works *w)
 /* ---- ties by kind ---------------------------------------------------------------------------- */
 
 typedef struct latest {
-    int64_t fence, begun, random, last; /* pieces; -1: none */
-    int64_t since;                      /* the first that nothing which comes last is behind of */
+    int64_t fence, random, last; /* pieces; -1: none */
+    int64_t since;               /* the first that nothing which comes last is behind of */
 } latest;
 
 static ts_status tie_all_since(tsi_works *w, latest *l, int64_t piece)
 {
     for (; l->since < piece; l->since++)
         TSI_TRY(tie(w, l->since, piece));
+    return TS_OK;
+}
+
+/* Those that begin operations keep one order, which is said when they are ordered. */
+static ts_status add_begin(tsi_works *w, int64_t piece)
+{
+    TSI_TRY(tsi_room(&w->begin, w->begin_count, &w->begin_capacity, sizeof *w->begin, "ties"));
+    w->begin[w->begin_count++] = (int32_t)piece;
     return TS_OK;
 }
 
@@ -358,17 +368,12 @@ static ts_status tie_by_kind(tsi_works *w, latest *l, int64_t i)
         l->random = i;
         return TS_OK;
     case TSI_KEPT_WAIT:
-        TSI_TRY(tie(w, l->last, i));
-        return tie(w, l->begun, i);
+        return tie(w, l->last, i);
     case TSI_KEPT_MEET:
         TSI_TRY(tie(w, l->last, i));
-        TSI_TRY(tie(w, l->begun, i));
-        l->begun = i;
-        return TS_OK;
+        return add_begin(w, i);
     case TSI_KEPT_ISSUE:
-        TSI_TRY(tie(w, l->begun, i));
-        l->begun = i;
-        return TS_OK;
+        return add_begin(w, i);
     case TSI_KEPT_LAST:
         TSI_TRY(tie(w, l->last, i));
         l->last = i;
@@ -380,7 +385,7 @@ static ts_status tie_by_kind(tsi_works *w, latest *l, int64_t i)
     }
     TSI_TRY(tie(w, l->last, i));
     TSI_TRY(tie_all_since(w, l, i));
-    *l = (latest){ .fence = i, .begun = -1, .random = -1, .last = -1, .since = i };
+    *l = (latest){ .fence = i, .random = -1, .last = -1, .since = i };
     return TS_OK;
 }
 
@@ -392,7 +397,7 @@ static ts_status tie_pieces(tsi_works *w)
     TSI_TRY(cut_pieces(w));
     TSI_TRY(collect_touches(w));
     TSI_TRY(tie_by_memory(w));
-    latest l = { .fence = -1, .begun = -1, .random = -1, .last = -1 };
+    latest l = { .fence = -1, .random = -1, .last = -1 };
     for (int64_t i = 0; i < w->piece_count; i++)
         TSI_TRY(tie_by_kind(w, &l, i));
     return TS_OK;

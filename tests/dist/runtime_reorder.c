@@ -275,11 +275,11 @@ static void same_bits(test *t, const machine *a, const machine *b, const char *w
 }
 
 /* The list in a random order that keeps its ties: drawn by a machine, alike on all ranks; or each
- * rank draws one of its own. */
-static void shuffle(test *t, tsi_step_list *list, machine *by)
+ * rank draws one of its own. Operations that are early keep their order among themselves. */
+static void shuffle_early(test *t, tsi_step_list *list, const bool *early, machine *by)
 {
     tsi_ties ties;
-    TEST_OK(t, tsi_ties_make(list, &ties));
+    TEST_OK(t, tsi_ties_make_early(list, early, &ties));
     int64_t pairs = 0, count = list->action_count;
     int32_t *pair = tsi_calloc((size_t)(2 * ties.first[count]) + 1, sizeof *pair);
     int32_t *order = tsi_calloc((size_t)count + 1, sizeof *order);
@@ -297,6 +297,11 @@ static void shuffle(test *t, tsi_step_list *list, machine *by)
     tsi_free(order);
     tsi_free(key);
     tsi_ties_release(&ties);
+}
+
+static void shuffle(test *t, tsi_step_list *list, machine *by)
+{
+    shuffle_early(t, list, NULL, by);
 }
 
 enum { ORDERS = 20 };
@@ -331,6 +336,65 @@ static int64_t check_orders(test *t, ts_mesh *mesh, uint64_t seed)
     ts_step_destroy(step);
     TEST_OK(t, ts_scope_close(scope));
     return moved;
+}
+
+/* Any operations begin before others, on all lists alike; *good: nothing is wrong with that. */
+static ts_program *begun_early(test *t, const ts_step *step, machine *orders, bool *good)
+{
+    ts_program *program = NULL;
+    machine by = *orders;
+    tsi_findings found = { 0 };
+    TEST_OK(t, ts_step_program(step, &program));
+    for (int32_t r = 0; r < program->step->list_count; r++) {
+        tsi_step_list *list = &program->step->list[r];
+        bool *early = tsi_calloc((size_t)list->action_count + 1, sizeof *early);
+        by = *orders;
+        for (int32_t i = 0; i < list->action_count; i++)
+            early[i] = list->action[i].group >= 0 && next(&by, 2) == 0;
+        shuffle_early(t, list, early, &by);
+        tsi_free(early);
+    }
+    *orders = by;
+    TEST_OK(t, tsi_step_check(program->step, &(tsi_step_rules){ .buffered = true }, &found));
+    *good = found.total == 0;
+    tsi_findings_release(&found);
+    return program;
+}
+
+/* Returns how many operations began before others that they were recorded behind. In some rounds
+ * each rank has an order of its own: then they begin as they were recorded. */
+static int64_t check_begins(test *t, ts_mesh *mesh, uint64_t seed)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
+    machine orders = { .state = seed }, own = { .state = seed + 77 * (uint64_t)t->me->index };
+    usual.moves = again.moves = seed % 3 == 0 ? SHARDS : seed % 3 == 1 ? SUMS : ANYTHING;
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
+    int64_t ahead = 0;
+    ts_step_summary was = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(step, &was));
+    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+        bool good = false, apart = n % 4 == 3;
+        ts_step_order is = TS_INIT(ts_step_order);
+        ts_program *program = begun_early(t, step, apart ? &own : &orders, &good), *plain = NULL;
+        TEST_OK(t, ts_step_program(step, &plain));
+        TEST_OK(
+            t, ts_step_reorder(step, good ? program : plain, n % 5 == 4 ? 0 : 16 * was.bytes, &is));
+        TEST_CHECK(t, is.ahead == 0 || is.taken);
+        for (int32_t twice = 0; twice < 2; twice++) {
+            TEST_OK(t, ts_step_replay(step));
+            TEST_OK(t, random_step(&usual));
+            same_bits(t, &usual, &again, "begun early");
+        }
+        ahead += is.ahead;
+        ts_program_destroy(program);
+        ts_program_destroy(plain);
+    }
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+    return ahead;
 }
 
 /* A bucketed program of the shuffled step, the same on every rank; on some rounds rank 0 has
@@ -406,6 +470,17 @@ TS_TEST_RANKS(random_steps_in_random_orders, 1, 2, 3)
     for (uint64_t seed = 1; seed <= (t->count == 2 ? 50 : 10); seed++)
         moved += check_orders(t, mesh, seed * 977 + (uint64_t)t->count);
     TEST_CHECK(t, moved > 0);
+}
+
+/* 300 orders of 15 steps on two ranks. */
+TS_TEST_RANKS(operations_begin_in_an_order_that_all_ranks_take, 2, 3)
+{
+    int64_t ahead = 0;
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    for (uint64_t seed = 1; seed <= (t->count == 2 ? 15 : 5); seed++)
+        ahead += check_begins(t, mesh, seed * 1201 + (uint64_t)t->count);
+    TEST_SAY(t, ahead > 50, "%lld operations", (long long)ahead);
 }
 
 /* 300 orders of 15 steps on two ranks. */
@@ -686,6 +761,52 @@ TS_TEST_RANKS(a_rank_that_refuses_holds_nobody_up, 2, 3)
     TEST_CHECK(t, status == TS_OK || status == TS_ERR_PEER); /* a faster rank recovers already */
     TEST_OK(t, ts_rank_recover(t->me));
     replays(t, step, &usual, &again, "after a recovery");
+    ts_program_destroy(program);
+    ts_program_destroy(other);
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+}
+
+/* Operations begin in an order that all ranks took: when one refuses the next, all begin as they
+ * were recorded; so they do after a recovery. */
+TS_TEST_RANKS(an_order_of_all_ranks_ends_with_a_refusal, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, 3603), again = machine_of(t, mesh, 3603);
+    machine orders = { .state = 3603 };
+    usual.moves = again.moves = SHARDS;
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    ts_step_summary was = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(step, &was));
+    ts_program *program = NULL, *other = NULL;
+    TEST_OK(t, ts_program_parse("step 1\nranks 1\n", &other));
+    ts_step_order is = TS_INIT(ts_step_order);
+    for (int tries = 0; tries < 100 && is.ahead == 0; tries++) {
+        bool good = false;
+        ts_program_destroy(program);
+        program = begun_early(t, step, &orders, &good);
+        if (good) TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
+    }
+    TEST_CHECK(t, is.ahead > 0);
+    replays(t, step, &usual, &again, "begun early");
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    bool refuses = ts_rank_index(t->me) + 1 == t->count;
+    ts_scope inner = ts_scope_open_with(t->me, &options);
+    ts_status status = ts_step_reorder(step, refuses ? other : program, 16 * was.bytes, &is);
+    TEST_CHECK(t, status == (refuses ? TS_ERR_ARG : TS_OK) && is.ahead == 0);
+    TEST_CHECK(t, ts_scope_close(inner) == status);
+    replays(t, step, &usual, &again, "after a refusal");
+    status = ts_step_reorder(step, program, 16 * was.bytes, &is);
+    TEST_CHECK(t, status == TS_OK || status == TS_ERR_PEER); /* a faster rank recovers already */
+    TEST_OK(t, ts_rank_recover(t->me));
+    replays(t, step, &usual, &again, "after a recovery");
+    TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
+    TEST_CHECK(t, is.ahead > 0);
+    replays(t, step, &usual, &again, "begun early once more");
     ts_program_destroy(program);
     ts_program_destroy(other);
     ts_step_destroy(step);
