@@ -793,6 +793,20 @@ static void hear_issue(void *context, void *what)
     fail(r, status);
 }
 
+/* Of a step that runs again it is no part: then nothing is agreed on. Else it touches nothing. */
+static void hear_agree(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const char *name = what;
+    if (!any_issued(r) || r->told) return;
+    const tsi_action *last = &r->issued[r->issued_count - 1].action;
+    if (last->kind != TSI_ACTION_ALL_REDUCE || strncmp(last->what, name, strlen(name)) != 0) return;
+    if (r->rank->kept)
+        r->issued_count--;
+    else
+        write_issued(r);
+}
+
 /* What it is for is told later: the wait is written with it. */
 static bool wait_in_round(tsi_recording *r, const void *work)
 {
@@ -851,6 +865,7 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
                                .hear = { [TSI_NEWS_FREE] = hear_free,
                                          [TSI_NEWS_ISSUE] = hear_issue,
                                          [TSI_NEWS_WAIT] = hear_wait,
+                                         [TSI_NEWS_AGREE] = hear_agree,
                                          [TSI_NEWS_FILL] = hear_fill,
                                          [TSI_NEWS_MOVE] = hear_move,
                                          [TSI_NEWS_MESSAGE] = hear_message,

@@ -68,6 +68,7 @@ ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, ui
     ts_status status = ts_group_all_reduce(group, &in, &out, TS_REDUCE_MIN, &options);
     tsi_keep_resume(rank);
     TSI_TRY(status);
+    tsi_tell(rank, TSI_NEWS_AGREE, (void *)(uintptr_t)what);
     if (least[0] != INT64_MAX) return share_sentence(group, least[0], what, complaint);
     if (least[1] != -least[2]) return blame_hash(group, what, hash);
     return TS_OK;

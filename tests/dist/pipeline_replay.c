@@ -14,9 +14,6 @@ typedef struct way {
     const char *mesh, *schedule;
     int64_t last; /* which rank has the last stage */
     bool tied, units;
-    /* It is not reordered: what ranks agree on in ts_micro_batch is written down as a sum of what
-     * the next operator reads, and the check of the program refuses that where it is cut. */
-    bool in_order;
 } way;
 
 typedef struct trained {
@@ -190,7 +187,7 @@ static void run(test *t, const way *w, trained *r, bool replays)
     for (int64_t n = 0; n < STEPS && !ts_rank_status(t->me); n++) {
         ts_scope scope = ts_scope_open(t->me, NULL);
         if (recorded) {
-            if (!w->in_order) order_anew(t, recorded, n);
+            order_anew(t, recorded, n);
             feed_recorded(t, w, r, recorded, n);
             TEST_OK(t, ts_step_replay(recorded));
         } else {
@@ -239,7 +236,7 @@ TS_TEST_RANKS(pipelines_run_again, 2)
 TS_TEST_RANKS(pipelines_of_shards_run_again, 4)
 {
     const way ways[] = { { "pp=2, fsdp=2", "1F1B", .last = 1, .units = true },
-                         { "pp=2, tp=2", "1F1B", .last = 1, .in_order = true } };
+                         { "pp=2, tp=2", "1F1B", .last = 1 } };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         check_way(t, &ways[i]);
 }
