@@ -4,6 +4,7 @@
  *   before forward    gather, unless it was gathered ahead; the next unit is gathered ahead
  *   after forward     let go, by the unit's reshard; without a tape always
  *   before backward   gather again, if it went; the unit before it is gathered ahead
+ *   in backward       a parameter goes when its gradient is complete, where it has a block
  *   after backward    reduce gradients, let go
  *   reset             a step was abandoned: shards are what handles show, nothing is on its way
  *
@@ -138,7 +139,8 @@ static ts_status end_backward(ts_module *m, tsi_unit *u)
         if (u->options.unused) TSI_TRY(tsi_unit_agree(u));
         TSI_TRY(tsi_unit_reduce(u));
     }
-    return u->reshard_backward ? tsi_unit_drop(u, false) : TS_OK;
+    if (u->reshard_backward) TSI_TRY(tsi_unit_drop(u, false));
+    return tsi_units_gather_later(u); /* some of its gradients did not come */
 }
 
 static ts_status backward_after(ts_module *m, void *context)

@@ -197,6 +197,7 @@ static ts_status gather_by_round(tsi_unit *u)
 ts_status tsi_unit_gather(tsi_unit *u)
 {
     bool all;
+    if (u->partly) TSI_TRY(tsi_unit_drop(u, false)); /* it is called once more in this backward */
     if (u->state != TSI_UNIT_CUT) return TS_OK;
     if (!look_at_slices(u, &all))
         TSI_TRY(gather_by_round(u));
@@ -313,12 +314,18 @@ static void let_other_go(tsi_unit_param *p)
     p->shown = NULL;
 }
 
+/* Is the whole, which the handle shows, as it was bound? */
+static bool is_unchanged(const tsi_unit_param *p)
+{
+    return p->value->array == p->seen &&
+           (p->seen == p->room || p->seen->storage->version == p->version);
+}
+
 static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part, ts_tensor **shard)
 {
     ts_tensor *value = p->value;
     if (value->move) TSI_TRY(tsi_tensor_ready(value));
-    bool same =
-        value->array == p->seen && (p->seen == p->room || p->seen->storage->version == p->version);
+    bool same = is_unchanged(p);
     if (!same) *shard = changed_shard(u, p);
     if (!same && !*shard) return ts_rank_status(u->rank);
     if (keeps_part && p->kept && !p->slice) TSI_TRY(keep_part(u, p));
@@ -351,8 +358,21 @@ ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
     }
     if (!whole && u->all) u->all->stats.dropped++;
     u->state = TSI_UNIT_CUT;
+    u->partly = 0;
     tsi_unit_let_go(u);
     return changed ? write_back(u) : TS_OK;
+}
+
+ts_status tsi_param_drop(tsi_unit_param *p)
+{
+    tsi_unit *u = p->unit;
+    if (u->state != TSI_UNIT_WHOLE || !p->other || p->slice) return TS_OK;
+    if (p->value->move) TSI_TRY(tsi_tensor_ready(p->value));
+    if (!is_unchanged(p)) return TS_OK; /* the unit writes it back when it goes */
+    swap_values(p);
+    let_other_go(p);
+    u->partly = 1;
+    return TS_OK;
 }
 
 void tsi_unit_forget(tsi_unit *u)
@@ -368,6 +388,7 @@ void tsi_unit_forget(tsi_unit *u)
     }
     tsi_unit_forget_shared(u);
     u->state = TSI_UNIT_CUT;
+    u->partly = 0;
     u->users = u->forward_passed = u->backward_passed = 0;
     u->ready_count = 0;
 }

@@ -6,8 +6,9 @@
  *   receives the terms of its shard alone
  *
  * Gradients of two units are there at once: those on their way, and those that backward fills
- * meanwhile (prefetch_off 2: of one). What an earlier backward left in the shard (micro-batches) is
- * added to.
+ * meanwhile (prefetch_off 2: of one). Where units are gathered into blocks, those on their way are
+ * waited for when half of the others are there: then the next unit takes their room. What an
+ * earlier backward left in the shard (micro-batches) is added to.
  *
  * Where all are cut that is one round, in flight while backward goes on. With copies (replicate),
  * or with a parameter that cannot be cut, it is two: each rank folds its part of a block over all
@@ -25,16 +26,41 @@
 
 /* ---- who is ready ---------------------------------------------------------------------------- */
 
+/* A parameter whose gradient is complete is read no more in this backward, and goes: its gradient
+ * has taken as much memory. Where the unit stays, or is called by others at the same time, or where
+ * ranks use different parameters, which would gather again at different times, it stays. */
+static ts_status leave_early(tsi_unit_param *p)
+{
+    const tsi_unit *u = p->unit;
+    bool goes = u->reshard_backward && u->users == 1 && u->module_count == 1 && !u->options.unused;
+    return goes ? tsi_param_drop(p) : TS_OK;
+}
+
+/* Of all elements, by whole shapes: every rank comes to it at the same leaf. */
+static bool has_half(const tsi_unit *u)
+{
+    int64_t ready = 0, trained = 0;
+    for (int64_t i = 0; i < u->count; i++) {
+        int64_t elements = u->param[i].leaf ? ts_shape_count(&u->param[i].param->shape) : 0;
+        trained += elements;
+        if (u->param[i].ready) ready += elements;
+    }
+    return 2 * ready >= trained;
+}
+
 static ts_status leaf_complete(void *context)
 {
     tsi_unit_param *p = context;
     tsi_unit *u = p->unit;
+    TSI_TRY(leave_early(p));
     if (!p->ready) u->ready_count++;
     p->ready = 1;
     bool all = u->ready_count == u->trained && !u->options.unused;
-    if (!all) return TS_OK;
+    bool room = u->all && u->all->until == u && has_half(u);
+    if (!all && !room) return TS_OK;
     tsi_watch w = tsi_watch_begin(u);
-    ts_status status = tsi_unit_reduce(u);
+    ts_status status = room ? tsi_units_gather_later(u) : TS_OK;
+    if (all && status == TS_OK) status = tsi_unit_reduce(u);
     tsi_watch_end(u, &w);
     return status;
 }
@@ -237,5 +263,6 @@ ts_status tsi_unit_reduce(tsi_unit *u)
     if (!done) TSI_TRY(reduce_by_list(u));
     if (!u->all) return TS_OK;
     u->all->reducing = u;
+    u->all->reduced_in = tsi_autograd_state_of(u->rank)->serial;
     return u->options.prefetch_off > 1 ? tsi_units_settle(u->all) : TS_OK;
 }

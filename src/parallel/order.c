@@ -12,6 +12,10 @@
  * until the step ends, it is said once, and the order is kept. Evaluation follows as far as it
  * goes, and notes nothing.
  *
+ * In backward a unit that is gathered into blocks waits for room: until half of the unit before it
+ * has its gradients, whose parameters have gone, and the gradients that were on their way have
+ * arrived. So at most two units are held (docs/parallel.md).
+ *
  * INV: units gathered ahead are those of one list of modules at most, and it is what the order says
  * is next; or those that the program named (ts_fsdp_prefetch). */
 #include <stdio.h>
@@ -77,7 +81,7 @@ void tsi_units_leave(tsi_unit *u)
     for (int64_t i = 0; i < all->unit_count; i++) /* what is named in a list goes with its tree */
         all->unit[i]->ahead[0].count = all->unit[i]->ahead[1].count = 0;
     if (all->reducing == u) all->reducing = NULL;
-    tsi_units_forget(all);
+    tsi_units_forget(all); /* and what is to come later */
     for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++)
         all->order[i].count = 0;
     u->all = NULL;
@@ -161,6 +165,7 @@ void tsi_units_forget(tsi_units *all)
     if (is_whole(&all->noted)) keep_order(all); /* it had ended */
     all->noted.count = 0;
     all->followed = NULL;
+    all->later = all->until = NULL;
     all->at = 0;
 }
 
@@ -269,9 +274,56 @@ ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase)
     return tsi_agree(group, what, NULL, tsi_hash_text((uint64_t)phase, u->name));
 }
 
+static bool takes_blocks(const tsi_unit *u)
+{
+    for (int64_t i = 0; i < u->count; i++) {
+        const tsi_unit_param *p = &u->param[i];
+        if (!p->slice && (p->cut != p->whole || p->mirrors)) return true;
+    }
+    return false;
+}
+
+/* Has the unit, whose backward begins, to wait for room before the next one is gathered? Gradients
+ * of this backward are on their way. Where ranks may differ in what becomes complete, and where
+ * several units have the same modules, it does not. */
+static bool waits_for_room(const tsi_unit *u)
+{
+    const tsi_units *all = u->all;
+    bool usual = u->module_count == 1 && u->module[0]->unit == u && !u->beside &&
+                 !u->options.unused && u->trained > 0;
+    return usual && all->reducing && all->reduced_in == tsi_autograd_state_of(u->rank)->serial &&
+           takes_blocks(u);
+}
+
+ts_status tsi_units_gather_later(tsi_unit *u)
+{
+    tsi_units *all = u->all;
+    if (!all || all->until != u) return TS_OK;
+    tsi_unit *next = all->later;
+    all->later = all->until = NULL;
+    TSI_TRY(tsi_units_settle(all));
+    return tsi_unit_gather_all(next);
+}
+
+/* What comes next is gathered, or will be. `notes`: there is a tape. */
+static ts_status gather_ahead(tsi_unit *u, tsi_unit_phase phase, bool notes)
+{
+    tsi_units *all = u->all;
+    bool waits = phase != TSI_UNIT_FORWARD && waits_for_room(u);
+    if (waits) all->until = u; /* whether or not the next one is known: memory is the same */
+    if (!all->followed || all->at >= all->followed->count) return TS_OK;
+    tsi_unit_event next = all->followed->event[all->at];
+    /* Without a tape there is no backward to prepare. */
+    if (!notes && next.phase != TSI_UNIT_FORWARD) return TS_OK;
+    if (!waits) return tsi_unit_gather_all(next.unit);
+    all->later = next.unit;
+    return TS_OK;
+}
+
 ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
 {
     tsi_units *all = u->all;
+    all->later = all->until = NULL;
     if (u->options.prefetch_off) return TS_OK; /* nobody asks for the order */
     bool notes = phase != TSI_UNIT_FORWARD || tsi_tape_recording(u->rank);
     tsi_unit_event event = { .unit = u, .phase = phase };
@@ -281,12 +333,7 @@ ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
     const tsi_unit_ahead *ahead = &first->ahead[phase != TSI_UNIT_FORWARD];
     for (int64_t i = 0; i < ahead->count; i++)
         TSI_TRY(tsi_unit_gather_all(ahead->unit[i]));
-    if (ahead->count > 0) return TS_OK;
-    if (!all->followed || all->at >= all->followed->count) return TS_OK;
-    tsi_unit_event next = all->followed->event[all->at];
-    /* Without a tape there is no backward to prepare. */
-    if (!notes && next.phase != TSI_UNIT_FORWARD) return TS_OK;
-    return tsi_unit_gather_all(next.unit);
+    return ahead->count > 0 ? TS_OK : gather_ahead(u, phase, notes);
 }
 
 bool tsi_units_turns(const tsi_unit *u)

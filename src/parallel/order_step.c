@@ -7,7 +7,9 @@
  * So the schedule prints, is proved and simulated like any other step, and its peak of gathered
  * parameters and gradients is known without running it.
  *
- * INV: the walk here makes the decisions of fsdp.c and order.c from the same order. */
+ * INV: the walk here makes the decisions of fsdp.c and order.c from the same order. It knows whole
+ * units: a gather that waits for half of a unit's gradients (order.c) stands before the unit here,
+ * and parameters that go with their gradients go after it, so that no moment holds more. */
 #include <stdio.h>
 #include <string.h>
 

@@ -91,7 +91,7 @@ typedef struct tsi_unit {
     int32_t shares;      /* 1: some parameters lie there; -1: none does; 0: not yet known */
     int32_t joined;      /* members agreed on the storage since the last reset */
     uint32_t gathered;   /* gathers since then */
-    uint32_t gathered_reserved;
+    int32_t partly;      /* whole, but for parameters that went before the others */
     const struct tsi_kept *fenced_in; /* the step under record that has a fence for it */
     ts_tensor **list; /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
@@ -130,10 +130,14 @@ typedef struct tsi_units {
     tsi_unit_order *followed;              /* one of them; NULL: none begins as this step did */
     int64_t at;                            /* events of it that have come */
     int64_t clock;
-    int32_t said;       /* that no order was as the step */
-    tsi_unit *reducing; /* whose gradients are on their way, or NULL */
-    int32_t timed;      /* TS_FSDP_TIMES */
-    int64_t aside_ns;   /* processor time of waits, which helps to move: no part of the schedule */
+    int32_t said;        /* that no order was as the step */
+    tsi_unit *reducing;  /* whose gradients are on their way, or NULL */
+    uint64_t reduced_in; /* which backward began that */
+    /* When half of `until` has its gradients, those on their way are waited for, and `later` is
+     * gathered; or NULL. */
+    tsi_unit *later, *until;
+    int32_t timed;    /* TS_FSDP_TIMES */
+    int64_t aside_ns; /* processor time of waits, which helps to move: no part of the schedule */
     ts_fsdp_stats stats;
 } tsi_units;
 
@@ -160,7 +164,10 @@ ts_status tsi_unit_gather_all(tsi_unit *u); /* with those beside it */
 ts_status tsi_unit_bind(tsi_unit *u);       /* -> WHOLE */
 ts_status tsi_unit_drop(tsi_unit *u,
                         bool keeps_part); /* -> CUT; what was changed is written back */
-void tsi_unit_forget(tsi_unit *u);        /* -> CUT; nothing is looked at: a step was abandoned */
+/* One that is whole in a block of its own shows its shard again, and the block goes, before the
+ * rest of the unit does. */
+ts_status tsi_param_drop(tsi_unit_param *p);
+void tsi_unit_forget(tsi_unit *u); /* -> CUT; nothing is looked at: a step was abandoned */
 
 /* ---- shared.c */
 bool tsi_world_shares(ts_world *world); /* are ranks threads that may share shards? */
@@ -195,6 +202,8 @@ ts_status tsi_units_find(tsi_unit *u); /* sets u->all */
 ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase);
 /* A unit begins: notes it, and gathers the next one ahead. */
 ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase);
+/* What is to be gathered ahead later is gathered now, if this unit was to come to it first. */
+ts_status tsi_units_gather_later(tsi_unit *u);
 /* Does backward begin with this unit, as far as is known? */
 bool tsi_units_turns(const tsi_unit *u);
 void tsi_units_forget(tsi_units *all); /* the step was abandoned */

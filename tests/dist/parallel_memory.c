@@ -122,8 +122,46 @@ typedef struct outcome {
     const memory_case *c;
     int64_t peak, states; /* of rank 0 */
     int64_t held;         /* parameters, gradients, moments and what is gathered, at most */
+    int64_t together;     /* the same, at one moment; where `counts` */
     bool shares;          /* shards are slices of one storage */
+    bool counts;
 } outcome;
+
+typedef struct moment {
+    const tsi_pool *pool;
+    int64_t most;
+} moment;
+
+static void look(void *context, void *memory, size_t bytes)
+{
+    (void)memory, (void)bytes;
+    static const int32_t tags[] = { TSI_TAG_PARAMETER, TSI_TAG_GRADIENT, TSI_TAG_OPTIMIZER,
+                                    TSI_TAG_GATHERED };
+    moment *m = context;
+    int64_t now = 0;
+    for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++)
+        now += tsi_pool_used(m->pool, tags[i]).live;
+    if (now > m->most) m->most = now;
+}
+
+static void look_away(void *context, void *memory)
+{
+    (void)context, (void)memory;
+}
+
+/* The most that a step holds of these kinds at one moment. */
+static ts_status count_together(ts_rank *me, ts_model *model, ts_optimizer *optimizer,
+                                const memory_case *c, int64_t *most)
+{
+    tsi_pool *pool = tsi_pool_of(me);
+    moment m = { .pool = pool };
+    const tsi_pool_watch watch = { look, look_away, &m };
+    tsi_pool_watch_by(pool, &watch);
+    ts_status status = step(me, model, optimizer, c);
+    tsi_pool_watch_by(pool, NULL);
+    *most = m.most;
+    return status;
+}
 
 static void check_kinds(const outcome *o, const ts_memory *plan, const ts_memory *real)
 {
@@ -168,8 +206,11 @@ static ts_status compare(ts_rank *me, void *argument)
     if (status == TS_OK) status = ts_rank_memory(me, &real);
     if (status == TS_OK) check_kinds(o, &cost.memory, &real);
     if (c->ep <= 1) TEST_EQ(o->t, tsi_pool_reserved(tsi_pool_of(me)), reserved);
+    int64_t together = 0;
+    if (status == TS_OK && o->counts) status = count_together(me, model, optimizer, c, &together);
     if (ts_rank_index(me) == 0) {
         o->peak = real.peak;
+        o->together = together;
         o->states = cost.weight_bytes + cost.optimizer_bytes + cost.gradient_bytes;
         o->shares = tsi_world_shares(me->world);
         o->held = real.most[TS_MEMORY_PARAMETER] + real.most[TS_MEMORY_GRADIENT] +
@@ -219,10 +260,11 @@ TS_TEST(fsdp_20_memory_of_copies)
              (long long)beyond[1]);
 }
 
-/* Four ranks hold a quarter of the states each, and two units: the gradients that backward fills
- * and those on their way. Where shards are not slices of one storage, a gather makes a block: the
- * unit in use and the next one are there as well. Each of the two that overlap with computing is
- * one unit: without gathers ahead there are three, without reductions beside backward two. */
+/* Four ranks hold a quarter of the states each, and two units. Where shards are slices of one
+ * storage these are the gradients that backward fills and those on their way. Where a gather makes
+ * a block, parameters go as their gradients come, which is one unit, and the other one is what is
+ * on its way: gradients first, then the unit that comes next. What is held of single kinds is more,
+ * at different moments. */
 TS_TEST(fsdp_memory_is_a_part_and_two_units)
 {
     static const memory_case row[] = {
@@ -247,7 +289,7 @@ TS_TEST(fsdp_memory_is_a_part_and_two_units)
     enum { ROWS = sizeof row / sizeof row[0] };
     outcome o[ROWS];
     for (int i = 0; i < ROWS; i++) {
-        o[i] = (outcome){ .t = t, .c = &row[i] };
+        o[i] = (outcome){ .t = t, .c = &row[i], .counts = true };
         run_case(&o[i]);
     }
     int64_t unit = 260 * 48 * (int64_t)sizeof(float);
@@ -258,4 +300,8 @@ TS_TEST(fsdp_memory_is_a_part_and_two_units)
         TEST_SAY(t, o[i].held <= o[0].states / 4 + units[i] * unit,
                  "%s: %lld of %lld, and %lld units of %lld", row[i].name, (long long)o[i].held,
                  (long long)o[0].states, (long long)units[i], (long long)unit);
+    for (int i = 1; i < ROWS; i++)
+        TEST_SAY(t, o[i].together <= o[0].states / 4 + 2 * unit,
+                 "%s: %lld of %lld at one moment, and two units of %lld", row[i].name,
+                 (long long)o[i].together, (long long)o[0].states, (long long)unit);
 }

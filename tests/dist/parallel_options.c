@@ -636,3 +636,51 @@ TS_TEST_RANKS(fsdp_axes_of_single_parameters, 4, 6)
         net_end(&plain);
     }
 }
+
+/* ---- parameters that go before their unit ---------------------------------------------------- */
+
+typedef struct early {
+    test *t;
+    ts_module *block;
+    int64_t ranks, calls;
+    bool by_hand;
+} early;
+
+/* Before the gradient of the bias is told complete, that of the weight was: it shows its shard.
+ * Gathered by hand all of the unit is whole once more. */
+static ts_status look_at_weight(ts_tensor *bias, void *context)
+{
+    (void)bias;
+    early *e = context;
+    ts_tensor *weight = ts_module_find_param(e->block, "weight");
+    e->calls++;
+    TEST_EQ(e->t, ts_layout_replicas(ts_tensor_layout(weight)), 1);
+    if (!e->by_hand) return TS_OK;
+    TEST_OK(e->t, ts_fsdp_gather(e->block));
+    TEST_EQ(e->t, ts_layout_replicas(ts_tensor_layout(weight)), e->ranks);
+    return ts_fsdp_release(e->block);
+}
+
+TS_TEST_RANKS(fsdp_parameters_go_with_their_gradients, 2, 3, 4)
+{
+    for (int i = 0; i < 4; i++) {
+        ts_fsdp_options options = { .struct_size = sizeof options,
+                                    .dim = last_dim,
+                                    .prefetch_off = i / 2 };
+        net units = net_of(4), plain = units;
+        ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=*");
+        net_declare(&units, mesh, false);
+        net_declare(&plain, mesh, false);
+        TEST_OK(t, net_begin(&units, &options));
+        TEST_OK(t, net_begin(&plain, NULL));
+        early e = { .t = t, .block = units.block[1], .ranks = t->count, .by_hand = i & 1 };
+        TEST_OK(t, ts_tensor_on_grad(ts_module_find_param(e.block, "bias"), look_at_weight, &e));
+        net_train_both(t, &units, &plain, 4, 1e-12);
+        TEST_EQ(t, e.calls, 4);
+        ts_fsdp_stats stats = { .struct_size = sizeof stats };
+        TEST_OK(t, ts_fsdp_statistics(units.root, &stats));
+        TEST_CHECK(t, stats.orders == 0 && (stats.prefetched > 0) == (i < 2));
+        net_end(&units);
+        net_end(&plain);
+    }
+}
