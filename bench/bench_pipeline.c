@@ -12,8 +12,8 @@
  *
  * Ranks are threads with an equal share of the cores. The median of the steps counts, the first one
  * does not. On a device the host is done with an action before it has run, so the times of actions
- * come from steps in between that wait behind each; ranks share the device there as they do in the
- * others. */
+ * come from steps in between that wait behind each that computes; ranks share the device there as
+ * they do in the others. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +138,9 @@ static bool is_apart(const member *m)
 {
     ts_array view;
     ts_tensor *x = tokens(m, 0);
-    return x != NULL && ts_tensor_view(x, &view) == TS_OK && view.device != 0;
+    bool apart = x != NULL && ts_tensor_view(x, &view) == TS_OK && view.device != 0;
+    if (x != NULL) ts_tensor_release(x);
+    return apart;
 }
 
 static void time_actions(bench_run *r, ts_pipeline *p, bool apart)

@@ -218,6 +218,7 @@ static ts_status put_together(const again *last, tsi_call *call, void **lists)
         add_parts(&all, &a->call.local.base);
     work->in = work->out = (tsi_block){ 0 };
     work->send_rows = work->recv_rows = NULL;
+    work->lists_stay = false;
     work->send = all.send_count > 0 ? all.send : NULL;
     work->recv = all.recv_count > 0 ? all.recv : NULL;
     work->send_count = all.send_count;
@@ -263,8 +264,9 @@ static ts_status batch_end_run(void *context)
 {
     again *a = context;
     ts_comm_options options = a->call.options;
+    options.struct_size = sizeof options;
     options.work = a->posted ? &a->work : NULL;
-    return ts_group_batch_end(a->rank, options.struct_size ? &options : NULL);
+    return ts_group_batch_end(a->rank, &options);
 }
 
 /* Runs it and keeps it; the caller's handle knows by what it was issued. */

@@ -372,6 +372,8 @@ ts_status tsi_move_part(tsi_mover by, tsi_work *const *work, int64_t count, int6
 {
     sentence[0] = '\0';
     bool lists = by.stream != NULL && by.device->copy_list != NULL;
+    for (int64_t i = 0; i < count && lists; i++) /* between devices a copy is the driver's */
+        lists = work[i]->device == by.device;
     ts_status status = lists ? move_together(by, work, count, part, parts, sentence, size)
                              : move_kind(by, work, count, part, parts, sentence, size);
     if (status == TS_OK || sentence[0] != '\0') return status;

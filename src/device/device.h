@@ -109,10 +109,7 @@ typedef struct tsi_device {
     void (*host_free)(const struct tsi_device *device, void *memory, size_t bytes);
     /* Whether `copy` and `fold` of this device read the other's memory. [the same device alone] */
     bool (*reach)(const struct tsi_device *device, const struct tsi_device *other);
-    /* As event_record, with its time; microseconds between two of these that have passed.
-     * [not measured] */
-    ts_status (*event_mark)(const struct tsi_device *device, tsi_stream *stream,
-                            tsi_device_event **out);
+    /* Microseconds between two events of event_mark that have passed. [not measured] */
     ts_status (*event_time)(const struct tsi_device *device, tsi_device_event *from,
                             tsi_device_event *to, double *us);
     /* The work of a stream between begin and end is kept instead of run; launch runs it again.
@@ -158,6 +155,9 @@ typedef struct tsi_device {
     /* The same moment for one more who waits for it and destroys it; NULL: no memory. [recorded
      * again] */
     tsi_device_event *(*event_share)(const struct tsi_device *device, tsi_device_event *event);
+    /* event_record for event_time: others may have no time. [not measured] */
+    ts_status (*event_mark)(const struct tsi_device *device, tsi_stream *stream,
+                            tsi_device_event **out);
 } tsi_device;
 
 /* What the host reads or writes in a step that is recorded would be that step's for ever. */

@@ -296,10 +296,12 @@ static bool reach(const tsi_device *device, const tsi_device *other)
 {
     if (device == other) return true;
     if (strcmp(device->kind, other->kind) != 0) return false;
+    tsi_cuda *cuda = tsi_cuda_of(device), *peer = tsi_cuda_of(other);
     int can = 0;
-    return tsi_cu.device_can_reach(&can, tsi_cuda_of(device)->handle, tsi_cuda_of(other)->handle) ==
-               CUDA_SUCCESS &&
-           can;
+    CUresult result = tsi_cu.device_can_reach(&can, cuda->handle, peer->handle);
+    if (result != CUDA_SUCCESS || !can || tsi_cuda_enter(cuda) != TS_OK) return false;
+    result = tsi_cu.context_reach(peer->context, 0);
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 static bool is_off(const char *variable)

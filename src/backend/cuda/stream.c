@@ -21,6 +21,7 @@
 #include "base/error.h"
 
 struct tsi_device_event {
+    tsi_cuda *cuda; /* whose it is: ranks of other GPUs may be the last to use it */
     CUevent handle;
     _Atomic int32_t users;
     bool kept; /* the handle goes to those that nobody has behind its last user */
@@ -258,6 +259,7 @@ static ts_status event_make(tsi_cuda *cuda, bool timed, tsi_device_event **out)
     tsi_device_event *event = tsi_calloc(1, sizeof *event);
     *out = event;
     if (!event) return tsi_fail_memory("an event", sizeof *event);
+    event->cuda = cuda;
     atomic_init(&event->users, 1);
     if (!timed && take_kept(cuda, &event->handle)) return TS_OK;
     CUresult result =
@@ -270,8 +272,9 @@ static ts_status event_make(tsi_cuda *cuda, bool timed, tsi_device_event **out)
 
 static void event_destroy(const tsi_device *device, tsi_device_event *event)
 {
-    tsi_cuda *cuda = tsi_cuda_of(device);
+    (void)device;
     if (!event || atomic_fetch_sub_explicit(&event->users, 1, memory_order_acq_rel) > 1) return;
+    tsi_cuda *cuda = event->cuda;
     if (!(event->kept && keep(cuda, event->handle)) && !cuda->fault[0] &&
         tsi_cuda_enter(cuda) == TS_OK)
         (void)tsi_cu.event_destroy(event->handle);

@@ -44,12 +44,12 @@ static bool table_fill(table *t, const tsi_list_io *io, int32_t parts)
 
 static ts_status table_send(table *t, tsi_stream *stream, tsi_cuda_update_args *args)
 {
-    size_t bytes = (size_t)t->items * sizeof *t->item;
+    size_t bytes = (size_t)t->items * sizeof *t->item, before = stream->capture ? 0 : bytes;
     size_t sums = (size_t)(t->chunks + t->items) * sizeof(double);
     TSI_TRY(tsi_cuda_enter(stream->cuda));
-    TSI_TRY(tsi_cuda_scratch(stream, bytes + sums, &t->memory));
-    void *items = t->memory;
-    args->partial = (double *)(void *)((char *)t->memory + bytes);
+    TSI_TRY(tsi_cuda_scratch(stream, before + sums, &t->memory));
+    void *items = t->memory; /* in a capture it has memory of its own */
+    args->partial = (double *)(void *)((char *)t->memory + before);
     args->items = t->items;
     args->chunks = t->chunks;
     TSI_TRY(stream->capture ? tsi_cuda_capture_table(stream, t->item, bytes, &items)

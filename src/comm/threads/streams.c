@@ -47,6 +47,16 @@ static ts_status mover_open(tsi_mover *mover, const tsi_device *device)
     return device->stream_create(device, &mover->stream);
 }
 
+/* Its kernels read and write memory of this device, too. */
+static ts_status reaches(const tsi_mover *mover, const tsi_device *other)
+{
+    const tsi_device *device = mover->device;
+    if (other == device || other->host_readable || device->reach == NULL) return TS_OK;
+    if (device->reach(device, other)) return TS_OK;
+    return TSI_FAIL(TS_ERR_MISSING, "comm: %s has no way to memory of %s", device->name,
+                    other->name);
+}
+
 static ts_status wait_in(const tsi_mover *mover, tsi_device_event *event)
 {
     return event != NULL ? mover->device->event_wait(mover->device, mover->stream, event) : TS_OK;
@@ -88,8 +98,10 @@ static ts_status lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, 
 {
     tsi_mover *mover = &lane->mover[part];
     TSI_TRY(mover_open(mover, device_of(lane, m, part)));
-    for (int64_t i = 0; i < lane->hall->team->size; i++)
+    for (int64_t i = 0; i < lane->hall->team->size; i++) {
+        TSI_TRY(reaches(mover, m->work[i]->device));
         TSI_TRY(wait_in(mover, m->work[i]->ready));
+    }
     if (part > 0) TSI_TRY(wait_in(mover, lane->last)); /* the first stream has passed it */
     *out = *mover;
     return TS_OK;
@@ -190,6 +202,8 @@ static bool on_host(const tsi_work *work)
 static ts_status enqueue(const tsi_mover *mover, tsi_work *from, tsi_work *to,
                          const tsi_block *target)
 {
+    TSI_TRY(reaches(mover, from->device));
+    if (to != NULL) TSI_TRY(reaches(mover, to->device));
     TSI_TRY(wait_in(mover, from->ready));
     if (to != NULL) TSI_TRY(wait_in(mover, to->ready));
     TSI_TRY(tsi_move_stream(*mover, target, &from->in));
