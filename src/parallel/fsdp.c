@@ -126,6 +126,7 @@ static ts_status backward_before(ts_module *m, void *context)
         u->forward_passed = 0;
     }
     ts_status status = enter(u, TSI_UNIT_BACKWARD);
+    u->backwards++;
     if (u->all) u->all->stats.calls++;
     tsi_watch_end(u, &w);
     return status;
@@ -133,6 +134,7 @@ static ts_status backward_before(ts_module *m, void *context)
 
 static ts_status end_backward(ts_module *m, tsi_unit *u)
 {
+    if (u->backwards > 0) u->backwards--;
     if (!leave(u, &u->backward_passed)) return TS_OK;
     const tsi_backward *running = tsi_autograd_state_of(m->rank)->running;
     if (running && !running->outer && !running->lazy) {

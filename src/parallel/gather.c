@@ -389,6 +389,6 @@ void tsi_unit_forget(tsi_unit *u)
     tsi_unit_forget_shared(u);
     u->state = TSI_UNIT_CUT;
     u->partly = 0;
-    u->users = u->forward_passed = u->backward_passed = 0;
+    u->users = u->backwards = u->forward_passed = u->backward_passed = 0;
     u->ready_count = 0;
 }

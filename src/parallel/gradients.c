@@ -32,7 +32,8 @@
 static ts_status leave_early(tsi_unit_param *p)
 {
     const tsi_unit *u = p->unit;
-    bool goes = u->reshard_backward && u->users == 1 && u->module_count == 1 && !u->options.unused;
+    bool alone = u->users == 1 && u->backwards == 1; /* else somebody gathered it by hand */
+    bool goes = u->reshard_backward && alone && u->module_count == 1 && !u->options.unused;
     return goes ? tsi_param_drop(p) : TS_OK;
 }
 

@@ -284,15 +284,25 @@ static bool takes_blocks(const tsi_unit *u)
 }
 
 /* Has the unit, whose backward begins, to wait for room before the next one is gathered? Gradients
- * of this backward are on their way. Where ranks may differ in what becomes complete, and where
- * several units have the same modules, it does not. */
+ * of this backward are on their way. Where ranks may differ in what becomes complete, where several
+ * units have the same modules, and where its gradients are complete together at its end, since it
+ * runs its forward again first, it does not. */
 static bool waits_for_room(const tsi_unit *u)
 {
     const tsi_units *all = u->all;
+    const tsi_autograd_state *state = tsi_autograd_state_of(u->rank);
     bool usual = u->module_count == 1 && u->module[0]->unit == u && !u->beside &&
                  !u->options.unused && u->trained > 0;
-    return usual && all->reducing && all->reduced_in == tsi_autograd_state_of(u->rank)->serial &&
+    bool by_and_by =
+        u->module[0]->runs_again != TS_RECOMPUTE_FULL && state->running && !state->running->outer;
+    return usual && by_and_by && all->reducing && all->reduced_in == state->serial &&
            takes_blocks(u);
+}
+
+/* Ahead of its use: what is in use, some of it let go already, is gathered when it is called. */
+static ts_status gather_unused(tsi_unit *u)
+{
+    return u->partly && u->users > 0 ? TS_OK : tsi_unit_gather_all(u);
 }
 
 ts_status tsi_units_gather_later(tsi_unit *u)
@@ -302,20 +312,24 @@ ts_status tsi_units_gather_later(tsi_unit *u)
     tsi_unit *next = all->later;
     all->later = all->until = NULL;
     TSI_TRY(tsi_units_settle(all));
-    return tsi_unit_gather_all(next);
+    return next ? gather_unused(next) : TS_OK;
 }
 
 /* What comes next is gathered, or will be. `notes`: there is a tape. */
 static ts_status gather_ahead(tsi_unit *u, tsi_unit_phase phase, bool notes)
 {
     tsi_units *all = u->all;
-    bool waits = phase != TSI_UNIT_FORWARD && waits_for_room(u);
-    if (waits) all->until = u; /* whether or not the next one is known: memory is the same */
-    if (!all->followed || all->at >= all->followed->count) return TS_OK;
+    bool waits = phase == TSI_UNIT_BACKWARD && waits_for_room(u);
+    if (!all->followed) {
+        all->until = waits ? u : NULL; /* a first step holds no more than others */
+        return TS_OK;
+    }
+    if (all->at >= all->followed->count) return TS_OK;
     tsi_unit_event next = all->followed->event[all->at];
     /* Without a tape there is no backward to prepare. */
     if (!notes && next.phase != TSI_UNIT_FORWARD) return TS_OK;
-    if (!waits) return tsi_unit_gather_all(next.unit);
+    if (!waits || next.unit->state != TSI_UNIT_CUT) return gather_unused(next.unit);
+    all->until = u;
     all->later = next.unit;
     return TS_OK;
 }
@@ -332,7 +346,7 @@ ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
     const tsi_unit *first = u->module[0]->unit;
     const tsi_unit_ahead *ahead = &first->ahead[phase != TSI_UNIT_FORWARD];
     for (int64_t i = 0; i < ahead->count; i++)
-        TSI_TRY(tsi_unit_gather_all(ahead->unit[i]));
+        TSI_TRY(gather_unused(ahead->unit[i]));
     return ahead->count > 0 ? TS_OK : gather_ahead(u, phase, notes);
 }
 

@@ -4,8 +4,8 @@
  *
  *   gather 1 queue=comm    forward 0    release 0    wait 1    gather 2 queue=comm    forward 1 ...
  *
- * So the schedule prints, is proved and simulated like any other step, and its peak of gathered
- * parameters and gradients is known without running it.
+ * So the schedule prints, is proved and simulated like any other step, and what gathered
+ * parameters and gradients take at most is known without running it.
  *
  * INV: the walk here makes the decisions of fsdp.c and order.c from the same order. It knows whole
  * units: a gather that waits for half of a unit's gradients (order.c) stands before the unit here,

@@ -73,7 +73,8 @@ typedef struct tsi_unit {
     uint64_t leaves_seen; /* of the autograd state, when they were watched; 0: never */
     tsi_unit_state state;
     uint64_t shapes;              /* of the inputs of its last call */
-    int32_t users;                /* calls that are going on */
+    int32_t users;                /* calls that are going on, and gathers by hand */
+    int32_t backwards;            /* backwards of its calls among them */
     uint32_t axes_cut;            /* of the mesh */
     uint32_t axes_own, axes_left; /* of its options; of a parameter that was left to one beside */
     int32_t all_reduce, reshard_backward;

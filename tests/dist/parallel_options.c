@@ -684,3 +684,27 @@ TS_TEST_RANKS(fsdp_parameters_go_with_their_gradients, 2, 3, 4)
         net_end(&plain);
     }
 }
+
+/* Whole until it is given back, whatever backwards come in between. */
+TS_TEST_RANKS(fsdp_gathered_by_hand_stays_whole, 2, 3)
+{
+    ts_fsdp_options options = { .struct_size = sizeof options, .dim = last_dim };
+    net units = net_of(4), plain = units;
+    ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=*");
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, net_begin(&units, &options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 1, 1e-12); /* its leaves report from here on */
+    ts_tensor *weight = ts_module_find_param(units.block[1], "weight");
+    TEST_OK(t, ts_fsdp_gather(units.block[1]));
+    ts_tape_begin(t->me);
+    ts_tensor *square = ts_sum(ts_mul(weight, weight), NULL, 0, 0);
+    TEST_OK(t, ts_backward(square, NULL));
+    TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(weight)), t->count);
+    TEST_OK(t, ts_fsdp_release(units.block[1]));
+    TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(weight)), 1);
+    TEST_OK(t, ts_module_reset(units.root));
+    net_end(&units);
+    net_end(&plain);
+}
