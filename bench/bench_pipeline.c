@@ -134,12 +134,13 @@ static void keep_list(bench_run *r, const ts_pipeline *p)
 }
 
 /* Whether tensors of the model lie elsewhere than in memory of the host. */
-static bool is_apart(const member *m)
+static bool is_apart(ts_rank *me, const member *m)
 {
     ts_array view;
+    ts_scope scope = ts_scope_open(me, "bench");
     ts_tensor *x = tokens(m, 0);
     bool apart = x != NULL && ts_tensor_view(x, &view) == TS_OK && view.device != 0;
-    if (x != NULL) ts_tensor_release(x);
+    (void)ts_scope_close(scope);
     return apart;
 }
 
@@ -199,7 +200,7 @@ static ts_status work(ts_rank *me, void *argument)
     ts_optimizer *optimizer = NULL;
     if (p != NULL && ts_model_materialize(m.model) == TS_OK)
         optimizer = ts_adamw_create(ts_model_module(m.model), NULL);
-    if (optimizer != NULL) (void)run_steps(r, me, p, optimizer, is_apart(&m));
+    if (optimizer != NULL) (void)run_steps(r, me, p, optimizer, is_apart(me, &m));
     ts_optimizer_destroy(optimizer);
     ts_pipeline_destroy(p);
     ts_model_destroy(m.model);

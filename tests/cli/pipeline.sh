@@ -135,6 +135,12 @@ for mpi in openmpi mpich; do
     check_same "it loses as one rank does with $mpi"
 done
 
+# ---- the bench ---------------------------------------------------------------------------------------------
+for device in cpu queue; do
+    says "bench pipeline, $device" 0 "it sends and receives" env TESSERA_DEVICE=$device "$tessera" bench pipeline \
+        --steps 2 --layers 4 --hidden 64 --vocab 64 --context 16
+done
+
 # ---- schedules from files, and what is refused -------------------------------------------------------------
 "$tessera" schedule zb1p --ranks 2 --micro-batches 3 --lower > "$work/order.csv"
 verify qwen3 "pp=2" --schedule "$work/order.csv"
