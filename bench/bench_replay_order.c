@@ -116,15 +116,6 @@ static ts_status save_program(const bench_order *asked, const ts_rank *me, const
     return ts_program_write(p, path);
 }
 
-static ts_status predict(const ts_program *program, double *makespan, double *exposed)
-{
-    ts_program_times times = TS_INIT(ts_program_times);
-    ts_status status = ts_program_simulate(program, NULL, &times, NULL, NULL);
-    *makespan = times.makespan_us * 1e-6;
-    *exposed = times.exposed_us * 1e-6;
-    return status;
-}
-
 /* The program may hold so much more than the recorded step's own memory; places of blocks have
  * gaps, so their arena may have as much again. */
 static ts_status reorder(race *r, trainee *t)
@@ -132,21 +123,19 @@ static ts_status reorder(race *r, trainee *t)
     const bench_order *asked = r->asked;
     bool first = ts_rank_index(t->me) == 0;
     ts_program *program = NULL, *better = NULL;
-    ts_program_times times = TS_INIT(ts_program_times);
+    ts_program_times times[ORDERS] = { TS_INIT(ts_program_times), TS_INIT(ts_program_times) };
     ts_step_order order = TS_INIT(ts_step_order);
     ts_step_summary is = TS_INIT(ts_step_summary);
-    double predicted[ORDERS] = { 0 }, exposed[ORDERS] = { 0 };
     ts_reorder_options options;
     ts_reorder_options_init(&options);
     options.tries = TRIES;
     ts_status status = ts_step_program(t->step, &program);
-    if (status == TS_OK) status = ts_program_simulate(program, NULL, &times, NULL, NULL);
+    if (status == TS_OK) status = ts_program_simulate(program, NULL, &times[RECORDED], NULL, NULL);
     if (status == TS_OK) status = ts_step_summarise(t->step, &is);
     int64_t more = is.bytes / 100 * (asked->memory - 100);
-    options.memory_bytes_max = times.peak_bytes + more;
-    if (status == TS_OK) status = predict(program, &predicted[RECORDED], &exposed[RECORDED]);
+    options.memory_bytes_max = times[RECORDED].peak_bytes + more;
     if (status == TS_OK) status = ts_program_reorder(program, &options, NULL, NULL, &better);
-    if (status == TS_OK) status = predict(better, &predicted[REORDERED], &exposed[REORDERED]);
+    if (status == TS_OK) status = ts_program_simulate(better, NULL, &times[REORDERED], NULL, NULL);
     if (status == TS_OK) status = save_program(asked, t->me, program, "before");
     if (status == TS_OK) status = save_program(asked, t->me, better, "after");
     if (status == TS_OK) status = ts_step_reorder(t->step, better, is.bytes + 2 * more, &order);
@@ -156,8 +145,8 @@ static ts_status reorder(race *r, trainee *t)
     r->order = order;
     r->recorded = is;
     for (int k = 0; k < ORDERS; k++) {
-        r->predicted[k] = predicted[k];
-        r->exposed[k] = exposed[k];
+        r->predicted[k] = times[k].makespan_us * 1e-6;
+        r->exposed[k] = times[k].exposed_us * 1e-6;
     }
     return status;
 }

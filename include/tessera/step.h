@@ -58,7 +58,7 @@ typedef struct ts_step_order { /* may grow at the end */
     int64_t bytes_before, bytes; /* of memory that is kept for it, before and in the new order */
     int64_t bytes_needed;        /* the most of it that is in use at once */
     int32_t taken, reserved; /* 0: it needs more than the recorded order, or memory was so scarce
-                                that places are not known: the recorded order is run */
+                                that places are not known: as if it was refused */
     int64_t joined;          /* operations that go with others of their bucket as one */
     int64_t ahead;           /* that begin before others which they were recorded behind */
 } ts_step_order;
@@ -78,10 +78,12 @@ TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
  * operations of a bucket go as one where all ranks have the same program and can do so. Memory is
  * laid out anew by the lives that blocks have in the new order, in at most bytes_max bytes; 0: in
  * what the recorded step keeps, and an order that needs more is not taken. `out` may be NULL.
- * Refused with a sentence, and the order stays: a program of another step, one with something
- * wrong with it (ts_program_check), more than bytes_max, a device that captured graphs. Others are
- * not held up by a rank that refuses. After ts_rank_recover all operations go alone, and begin as
- * they were recorded. */
+ * Refused with a sentence: a program of another step, one with something wrong with it
+ * (ts_program_check), more than bytes_max, a device that captured graphs. Others are not held up by
+ * a rank that refuses. Its order stays, unless operations begin in it as all ranks agreed: then it
+ * goes back to the recorded order, in as many bytes as that needs. On the others operations begin
+ * as they were recorded, as after any call in which ranks do not agree. After ts_rank_recover all
+ * operations go alone, and begin as they were recorded. */
 TS_API TS_NODISCARD ts_status ts_step_reorder(ts_step *step, const ts_program *program,
                                               int64_t bytes_max, ts_step_order *out);
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.

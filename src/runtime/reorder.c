@@ -7,11 +7,13 @@
  *   keys     the piece of work that ends an action comes at the action's place; what else is kept
  *            for it (copies to and from buffers) comes when it is needed
  *   order    works.h: by these keys, as far as the memory that work touches allows. Operations
- * begin as the program has them, if all ranks do the same operations one after another, change
- *            their places alike, and can; else as they were recorded
+ *            begin as the program has them, if all ranks do the same operations one after another,
+ *            change their places alike, and can; else as they were recorded
  *   join     together.h: the operations of a bucket go as one, where all ranks can
  *
- * INV: a program that is refused changes nothing. What runs is right whatever the program says: the
+ * INV: a program that is refused, or does not fit, changes nothing; but an order in which
+ * operations begin as all ranks agreed ends with it, because no rank stays in such an order alone:
+ * it is the recorded order then, without a cap. What runs is right whatever the program says: the
  * program gives wishes, the works have the ties. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,9 +242,12 @@ typedef struct chain {
     ts_step *step;
     int32_t *piece; /* in the program's order */
     int64_t hash;   /* of all that ranks must have alike */
+    int64_t share;  /* of all ranks they add up to nothing, modulo SHARES */
     int64_t ahead;  /* that come before others which they were recorded behind */
     bool asked;
 } chain;
+
+enum { SHARES = INT32_MAX }; /* a prime */
 
 static int compare_begins(const void *a, const void *b)
 {
@@ -251,23 +256,44 @@ static int compare_begins(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* The action that a piece begins: of its works the first that has an operation. -1: not known. */
-static int32_t action_of_piece(const ts_step *s, const tsi_step_list *list, const tsi_piece *p)
+/* Members that have the group at one place of their chains add up to nothing; others, almost never:
+ * the n-th operation of a rank must be the n-th of all who take part in it. */
+static int64_t share_of(const tsi_step_group *group, int64_t rank, int32_t number)
 {
-    int32_t any = -1;
-    for (int32_t i = p->first; i < p->first + p->count && i < s->worked.count; i++) {
-        int32_t of = s->worked.action[i];
-        if (of >= 0 && any < 0) any = of;
-        if (of >= 0 && communicates(&list->action[of])) return of;
-    }
-    return any;
+    uint64_t one = tsi_hash_mix(tsi_hash_text(0, group->name), (uint64_t)number) % SHARES;
+    uint64_t times = rank == group->member[0] ? (uint64_t)group->count - 1 : SHARES - 1;
+    return (int64_t)(one * times % SHARES);
 }
 
-/* Which operations there are, in the recorded order: ranks that do not do the same ones differ. */
-static uint64_t hash_action(uint64_t hash, const tsi_action *a)
+/* Which operations there are, in the recorded order: ranks that do not do the same ones differ. The
+ * ends of a message have no place that is the same on both: with one, a rank differs from all. */
+static uint64_t hash_action(uint64_t hash, const tsi_action *a, int64_t rank)
 {
     hash = tsi_hash_mix(hash, (uint64_t)a->kind << 32 | (uint32_t)a->channel);
+    if (a->peer >= 0) hash = tsi_hash_mix(hash, (uint64_t)rank);
     return tsi_hash_text(hash, a->what ? a->what : "");
+}
+
+/* The action that a piece begins: of its works the first that has an operation. -1: not known. All
+ * that it begins, several where it is a batch, goes into the hash and the share. */
+static int32_t add_piece(chain *c, const matching *m, const tsi_piece *p, int32_t number,
+                         uint64_t *hash)
+{
+    const tsi_worked *worked = &c->step->worked;
+    int32_t any = -1, first = -1, before = -1;
+    for (int32_t i = p->first; i < p->first + p->count && i < worked->count; i++) {
+        int32_t of = worked->action[i];
+        if (of < 0 || of == before) continue;
+        const tsi_action *a = &m->from->action[of];
+        if (any < 0) any = of;
+        if (first < 0 && communicates(a)) first = of;
+        *hash = hash_action(*hash, a, m->rank);
+        if (a->group >= 0) c->share += share_of(&m->recorded->group[a->group], m->rank, number);
+        c->share %= SHARES;
+        before = of;
+    }
+    *hash = tsi_hash_mix(*hash, (uint64_t)number);
+    return first >= 0 ? first : any;
 }
 
 static ts_status chain_make(chain *c, const matching *m)
@@ -279,9 +305,8 @@ static ts_status chain_make(chain *c, const matching *m)
     uint64_t hash = (uint64_t)w->begin_count;
     int64_t key = -1;
     for (int32_t i = 0; all && c->piece && i < w->begin_count; i++) {
-        int32_t of = action_of_piece(c->step, m->from, &w->piece[w->begin[i]]);
+        int32_t of = add_piece(c, m, &w->piece[w->begin[i]], i, &hash);
         if (of >= 0) key = m->place[of];
-        if (of >= 0) hash = hash_action(hash, &m->from->action[of]);
         all[i] = (begin){ key, i, w->begin[i] };
     }
     bool room = all && c->piece;
@@ -305,7 +330,9 @@ static bool all_can(void *context, bool can)
 {
     chain *c = context;
     c->asked = true;
-    return tsi_all_can(c->step->rank, can, c->hash);
+    ts_rank *rank = c->step->rank;
+    return tsi_all_can(rank, "the order of a step", can, c->hash) &&
+           tsi_shares_cancel(rank, c->share, SHARES);
 }
 
 static ts_status check_ranks(const ts_step *s, const tsi_step *given)
@@ -377,6 +404,7 @@ ts_status tsi_step_undo(ts_step *s)
     tsi_works_report report = { 0 };
     tsi_buckets none = { 0 };
     s->agreed = false;
+    s->timed = 0; /* times are of an order */
     ts_status status = order_works(s, NULL, 0, &none, &report, NULL);
     s->lost = status != TS_OK;
     return status;
@@ -397,8 +425,6 @@ static ts_status find_order(ts_step *s, const tsi_step *given, int64_t bytes_max
  * they agree, and go on. The rank has its error afterwards as before. */
 static void refuse_with_others(chain *c)
 {
-    const ts_rank *rank = c->step->rank;
-    if (rank->error.error.blast != TS_BLAST_AGREED) return; /* they were told */
     if (!c->asked) (void)all_can(c, false);
     tsi_buckets_refuse(c->step);
 }
@@ -420,8 +446,8 @@ static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_ma
     tsi_buckets_release(&buckets);
     tsi_free(c.piece);
     out->ahead = s->agreed ? c.ahead : 0;
-    if (agreed && !report->fits) s->lost = tsi_step_undo(s) != TS_OK;
-    return status;
+    ts_status undone = agreed && !report->fits ? tsi_step_undo(s) : TS_OK;
+    return status != TS_OK ? status : undone;
 }
 
 ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_max,
@@ -439,6 +465,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
         status = TSI_FAIL(TS_ERR_ARG, "step: in that order it needs %lld bytes, the cap is %lld",
                           (long long)report.bytes, (long long)bytes_max);
     if (report.fits) s->timed = 0; /* times are of an order */
+    if (report.fits) s->lost = false;
     is.taken = report.fits;
     is.moved = report.moved;
     is.works = s->kept.count;

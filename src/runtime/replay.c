@@ -153,7 +153,9 @@ ts_status tsi_step_run(ts_step *s, int64_t *ns)
     TSI_TRY(ts_rank_status(s->rank));
     /* Others may have failed before they took the order. */
     if (s->agreed && s->epoch != tsi_again_epoch(s->rank)) TSI_TRY(tsi_step_undo(s));
-    if (s->lost) return TSI_FAIL(TS_ERR_STATE, "step: its order was lost; record it again");
+    if (s->lost) /* here alone: the others are told */
+        return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
+                              "step: its order was lost; record it again");
     tsi_event event = {
         .kind = TSI_EVENT_OP, .kind_name = "step", .name = s->rank->label, .where = s->rank->where
     };

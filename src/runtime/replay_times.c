@@ -3,8 +3,9 @@
  *
  *   computation     the mean of the time that its works took
  *   an operation    from its begin, or the end of the one before it on its channel, to its end, as
- *                   the rank's events have it; of all timed replays the least, because a rank that
- *                   begins early counts the time that others need to come
+ *                   the rank's events have it; of all timed replays in one order the least, because
+ *                   a rank that begins early counts the time that others need to come; of a bucket
+ *                   that goes as one the last has the time of all
  *   messages        are left to the cost model
  *
  * What a rank counts of an operation is too much unless it came last, so the program of all ranks
@@ -67,6 +68,8 @@ static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double
 {
     lanes all = { .count = 0 };
     s->waited_ns = 0;
+    for (int32_t i = 0; s->timed == 0 && i < list->action_count; i++)
+        if (is_operation(&list->action[i])) list->action[i].us = -1; /* of another order */
     for (int64_t i = 0; i < s->kept.count; i++) {
         const tsi_kept_work *work = &s->kept.work[i];
         bool communicates = tsi_again_is_one(work);

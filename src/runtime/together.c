@@ -187,29 +187,40 @@ static int64_t hash_of(const tsi_step *step)
 
 /* ---- agreement ------------------------------------------------------------------------------- */
 
-static ts_status least_of_all(ts_rank *me, int64_t *value, int64_t count)
+static const char of_buckets[] = "buckets of a step";
+
+static ts_status reduce_of_all(ts_rank *me, const char *about, ts_reduce reduce, int64_t *value,
+                               int64_t count)
 {
     ts_array all = TS_INIT(ts_array);
     all.data = value;
     all.meta = (ts_meta){ .shape = TS_SHAPE(count), .dtype = TS_DTYPE_I64 };
-    return ts_group_all_reduce(ts_group_world(me), &all, &all, TS_REDUCE_MIN,
-                               TS_OPTIONS(ts_comm_options, .name = "buckets of a step"));
+    return ts_group_all_reduce(ts_group_world(me), &all, &all, reduce,
+                               TS_OPTIONS(ts_comm_options, .name = about));
 }
 
-bool tsi_all_can(ts_rank *me, bool can, int64_t hash)
+bool tsi_all_can(ts_rank *me, const char *about, bool can, int64_t hash)
 {
     int64_t same[3] = { can, hash, -hash };
     tsi_error_record why = { 0 };
     if (me->world->rank_count < 2) return can;
     bool failed = me->error.error.status != TS_OK;
+    if (failed && me->error.error.blast != TS_BLAST_AGREED) return false; /* others were told */
     if (failed) {
         tsi_error_copy(&why, &me->error);
         tsi_error_clear(&me->error);
         same[0] = 0;
     }
-    ts_status status = least_of_all(me, same, 3);
+    ts_status status = reduce_of_all(me, about, TS_REDUCE_MIN, same, 3);
     if (failed && status == TS_OK) tsi_rank_take_error(me, &why);
     return status == TS_OK && same[0] == 1 && same[1] == hash && same[2] == -hash;
+}
+
+bool tsi_shares_cancel(ts_rank *me, int64_t share, int64_t modulus)
+{
+    if (me->world->rank_count < 2) return true;
+    ts_status status = reduce_of_all(me, "groups of a step", TS_REDUCE_SUM, &share, 1);
+    return status == TS_OK && share % modulus == 0;
 }
 
 /* How many from `at` on follow each other, with room to go as one where that needs room. */
@@ -245,7 +256,7 @@ static ts_status join_agreed(const tsi_buckets *b, const ts_step *s, const tsi_s
         number[i] = number_of(given, &list->action[b->of[i]], nth_of(list, b->of[i]));
         if (number[i] >= 0) j->least[number[i]] = possible(&b->members, i);
     }
-    ts_status status = least_of_all(s->rank, j->least, j->buckets);
+    ts_status status = reduce_of_all(s->rank, of_buckets, TS_REDUCE_MIN, j->least, j->buckets);
     for (int64_t i = 0; status == TS_OK && room && i < b->members.count; i++) {
         int64_t count = first_of_bucket(b, i) && number[i] >= 0 ? j->least[number[i]] : 1;
         if (count < 2) continue;
@@ -267,7 +278,7 @@ ts_status tsi_buckets_join(const tsi_buckets *b, const ts_step *s, const tsi_ste
     joining j = { .buckets = number_of(given, NULL, 0) };
     j.operation = tsi_alloc_array((size_t)b->members.count + 1, sizeof *j.operation);
     j.least = tsi_alloc_array((size_t)j.buckets + 1, sizeof *j.least);
-    bool all = tsi_all_can(s->rank, taken && j.operation && j.least, hash);
+    bool all = tsi_all_can(s->rank, of_buckets, taken && j.operation && j.least, hash);
     ts_status status = ts_rank_status(s->rank);
     if (status == TS_OK && all && j.buckets > 0) status = join_agreed(b, s, given, &j, joined);
     tsi_free(j.operation);
@@ -277,5 +288,5 @@ ts_status tsi_buckets_join(const tsi_buckets *b, const ts_step *s, const tsi_ste
 
 void tsi_buckets_refuse(const ts_step *s)
 {
-    (void)tsi_all_can(s->rank, false, 0);
+    (void)tsi_all_can(s->rank, of_buckets, false, 0);
 }

@@ -29,8 +29,11 @@ void tsi_buckets_release(tsi_buckets *buckets);
 ts_status tsi_buckets_join(const tsi_buckets *buckets, const ts_step *s, const tsi_step *given,
                            bool taken, int64_t *joined);
 /* [coll] Can all ranks, and have they the same hash? A rank that has failed cannot, and keeps its
- * error. */
-bool tsi_all_can(ts_rank *me, bool can, int64_t hash);
+ * error; one whose failure was told to the others asks nobody, and they fail with it. `about` names
+ * the question. */
+bool tsi_all_can(ts_rank *me, const char *about, bool can, int64_t hash);
+/* [coll] Do the shares of all ranks, each from 0 to below modulus, add up to 0 modulo it? */
+bool tsi_shares_cancel(ts_rank *me, int64_t share, int64_t modulus);
 /* [coll] In its place, of a rank that refuses the program: then nobody joins anything. */
 void tsi_buckets_refuse(const ts_step *s);
 

@@ -502,7 +502,7 @@ ts_status tsi_works_order(tsi_works *w, tsi_kept *kept, const int64_t *key,
     if (report->fits) hold_what_stays(w, pool);
     if (report->fits && bytes > 0) status = take_arena(w, pool, bytes, &arena);
     bool can = report->fits && status == TS_OK;
-    if (begins->all_can) report->fits = begins->all_can(begins->context, can);
+    report->fits = begins->all_can ? begins->all_can(begins->context, can) : can;
     if (can && report->fits) {
         give_all(w, kept, &o, members, arena, bytes);
         tsi_pool_trim(pool); /* where the blocks lay before */

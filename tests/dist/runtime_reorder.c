@@ -12,6 +12,7 @@
 #include "harness/test.h"
 #include "plan/program.h"
 #include "plan/step_reorder.h"
+#include "runtime/replay.h"
 #include "runtime/works.h"
 #include "tessera/tessera.h"
 
@@ -472,7 +473,7 @@ TS_TEST_RANKS(random_steps_in_random_orders, 1, 2, 3)
     TEST_CHECK(t, moved > 0);
 }
 
-/* 300 orders of 15 steps on two ranks. */
+/* 300 orders of 15 steps on two ranks: any operations begin before others. */
 TS_TEST_RANKS(operations_begin_in_an_order_that_all_ranks_take, 2, 3)
 {
     int64_t ahead = 0;
@@ -483,7 +484,7 @@ TS_TEST_RANKS(operations_begin_in_an_order_that_all_ranks_take, 2, 3)
     TEST_SAY(t, ahead > 50, "%lld operations", (long long)ahead);
 }
 
-/* 300 orders of 15 steps on two ranks. */
+/* 300 orders of 15 steps on two ranks: sums of all members. */
 TS_TEST_RANKS(reductions_of_buckets_go_as_one, 2, 3)
 {
     int64_t joined = 0;
@@ -655,6 +656,91 @@ TS_TEST_RANKS(what_one_reads_of_another_keeps_them_apart, 2, 3)
     ts_step_destroy(b.step);
 }
 
+/* ---- pairs of a ring ------------------------------------------------------------------------- */
+
+enum { PAIR = 32 };
+
+typedef struct ring {
+    ts_group *pair[2]; /* with the rank before, and with the one behind */
+    float value[2][PAIR];
+} ring;
+
+/* All begin with the rank before: the first operation of a rank is the second of that one. */
+static ts_status ring_step(void *context)
+{
+    ring *r = context;
+    ts_work *work[2] = { NULL };
+    for (int i = 0; i < 2; i++) {
+        ts_array all = TS_INIT(ts_array);
+        all.data = r->value[i];
+        all.meta = (ts_meta){ .shape = TS_SHAPE(PAIR), .dtype = TS_DTYPE_F32 };
+        TSI_TRY(ts_group_all_reduce(r->pair[i], &all, &all, TS_REDUCE_SUM,
+                                    TS_OPTIONS(ts_comm_options, .work = &work[i])));
+    }
+    TSI_TRY(ts_work_wait(work[0]));
+    return ts_work_wait(work[1]);
+}
+
+static void fill_ring(test *t, ring *r)
+{
+    for (int i = 0; i < 2 * PAIR; i++)
+        r->value[i / PAIR][i % PAIR] = (float)test_random_below(t, 1000) * 0.01f;
+}
+
+/* The operations of each list change their places. */
+static void swap_operations(test *t, tsi_step *step)
+{
+    for (int32_t r = 0; r < step->list_count; r++) {
+        tsi_step_list *list = &step->list[r];
+        int32_t *order = tsi_calloc((size_t)list->action_count + 1, sizeof *order), before = -1;
+        for (int32_t i = 0; i < list->action_count; i++) {
+            order[i] = i;
+            if (list->action[i].group < 0) continue;
+            if (before >= 0) order[i] = before;
+            if (before >= 0) order[before] = i;
+            before = i;
+        }
+        TEST_OK(t, tsi_list_permute(list, order));
+        tsi_free(order);
+    }
+}
+
+/* The n-th operation of a rank is not the n-th of its neighbours: they keep the recorded order,
+ * though their names are alike and all change their places alike. */
+TS_TEST_RANKS(pairs_that_cross_begin_as_recorded, 3, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    ring usual = { .pair = { NULL } };
+    int64_t n = t->count, me = ts_rank_index(t->me);
+    for (int i = 0; i < 2; i++) {
+        int64_t a = (me + i + n - 1) % n, b = (me + i) % n;
+        usual.pair[i] =
+            ts_group_create(t->me, (int64_t[]){ a < b ? a : b, a < b ? b : a }, 2, NULL);
+    }
+    fill_ring(t, &usual);
+    ring again = usual;
+    ts_step *step = ts_step_record(t->me, ring_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    ts_program *program = NULL;
+    ts_step_order is = TS_INIT(ts_step_order);
+    TEST_OK(t, ts_step_program(step, &program));
+    swap_operations(t, program->step);
+    TEST_OK(t, ts_step_reorder(step, program, 0, &is));
+    TEST_CHECK(t, is.taken == 1 && is.ahead == 0);
+    for (int round = 0; round < 3; round++) {
+        fill_ring(t, &usual);
+        memcpy(again.value, usual.value, sizeof again.value);
+        TEST_OK(t, ring_step(&usual));
+        TEST_OK(t, ts_step_replay(step));
+        TEST_CHECK(t, memcmp(again.value, usual.value, sizeof again.value) == 0);
+    }
+    ts_program_destroy(program);
+    ts_step_destroy(step);
+    for (int i = 0; i < 2; i++)
+        ts_group_release(usual.pair[i]);
+}
+
 /* ---- results that nobody has any more -------------------------------------------------------- */
 
 typedef struct loose {
@@ -809,6 +895,31 @@ TS_TEST_RANKS(an_order_of_all_ranks_ends_with_a_refusal, 2, 3)
     replays(t, step, &usual, &again, "begun early once more");
     ts_program_destroy(program);
     ts_program_destroy(other);
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+}
+
+/* A rank that could not go back to the recorded order tells the others so, and nobody waits for it;
+ * with the next order it is found again. */
+TS_TEST_RANKS(a_lost_order_is_told_to_all, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, 3603), again = machine_of(t, mesh, 3603);
+    usual.moves = again.moves = SHARDS;
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    bool loses = ts_rank_index(t->me) == 0;
+    step->lost = loses;
+    TEST_STATUS(t, ts_step_replay(step), loses ? TS_ERR_STATE : TS_ERR_PEER);
+    if (loses) TEST_SAYS(t, ts_rank_error(t->me)->text, "its order was lost");
+    TEST_CHECK(t, !loses || ts_rank_error(t->me)->blast == TS_BLAST_LOCAL);
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_OK(t, ts_step_reorder(step, NULL, INT64_C(1) << 30, NULL));
+    TEST_CHECK(t, !step->lost);
+    TEST_OK(t, ts_step_replay(step));
     ts_step_destroy(step);
     TEST_OK(t, ts_scope_close(scope));
 }

@@ -396,6 +396,45 @@ TS_TEST_RANKS(random_numbers_go_on, 1, 2)
     TEST_OK(t, ts_scope_close(one));
 }
 
+/* ---- batches --------------------------------------------------------------------------------- */
+
+enum { IN_BATCH = 2, TERMS = 32 };
+
+typedef struct batched {
+    ts_rank *me;
+    float term[IN_BATCH][TERMS];
+} batched;
+
+static ts_status batch_step(void *context)
+{
+    batched *b = context;
+    ts_status status = ts_group_batch_begin(b->me);
+    for (int i = 0; i < IN_BATCH && status == TS_OK; i++) {
+        ts_array all = TS_INIT(ts_array);
+        all.data = b->term[i];
+        all.meta = (ts_meta){ .shape = TS_SHAPE(TERMS), .dtype = TS_DTYPE_F32 };
+        status = ts_group_all_reduce(ts_group_world(b->me), &all, &all, TS_REDUCE_SUM, NULL);
+    }
+    return status == TS_OK ? ts_group_batch_end(b->me, NULL) : status;
+}
+
+TS_TEST_RANKS(a_batch_runs_again, 2, 3)
+{
+    batched usual = { .me = t->me }, again = usual;
+    ts_step *step = ts_step_record(t->me, batch_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    for (int round = 0; step && round < 4; round++) {
+        for (int i = 0; i < IN_BATCH * TERMS; i++)
+            usual.term[i / TERMS][i % TERMS] = (float)test_random_below(t, 1000) * 0.01f;
+        memcpy(again.term, usual.term, sizeof again.term);
+        if (round == 2) order_by_passes(t, step);
+        TEST_OK(t, batch_step(&usual));
+        TEST_OK(t, ts_step_replay(step));
+        TEST_CHECK(t, memcmp(again.term, usual.term, sizeof again.term) == 0);
+    }
+    ts_step_destroy(step);
+}
+
 /* ---- what cannot be run again ---------------------------------------------------------------- */
 
 typedef struct bad {
