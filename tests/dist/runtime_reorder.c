@@ -853,6 +853,21 @@ TS_TEST_RANKS(a_rank_that_refuses_holds_nobody_up, 2, 3)
     TEST_OK(t, ts_scope_close(scope));
 }
 
+/* The step in an order in which all ranks begin operations ahead. */
+static ts_program *agreed_order(test *t, ts_step *step, machine *orders, int64_t bytes)
+{
+    ts_program *program = NULL;
+    ts_step_order is = TS_INIT(ts_step_order);
+    for (int tries = 0; tries < 100 && is.ahead == 0; tries++) {
+        bool good = false;
+        ts_program_destroy(program);
+        program = begun_early(t, step, orders, &good);
+        if (good) TEST_OK(t, ts_step_reorder(step, program, bytes, &is));
+    }
+    TEST_CHECK(t, is.ahead > 0);
+    return program;
+}
+
 /* Operations begin in an order that all ranks took: when one refuses the next, all begin as they
  * were recorded; so they do after a recovery. */
 TS_TEST_RANKS(an_order_of_all_ranks_ends_with_a_refusal, 2, 3)
@@ -867,16 +882,9 @@ TS_TEST_RANKS(an_order_of_all_ranks_ends_with_a_refusal, 2, 3)
     ts_step *step = ts_step_record(t->me, random_step, &again);
     ts_step_summary was = TS_INIT(ts_step_summary);
     TEST_OK(t, ts_step_summarise(step, &was));
-    ts_program *program = NULL, *other = NULL;
+    ts_program *program = agreed_order(t, step, &orders, 16 * was.bytes), *other = NULL;
     TEST_OK(t, ts_program_parse("step 1\nranks 1\n", &other));
     ts_step_order is = TS_INIT(ts_step_order);
-    for (int tries = 0; tries < 100 && is.ahead == 0; tries++) {
-        bool good = false;
-        ts_program_destroy(program);
-        program = begun_early(t, step, &orders, &good);
-        if (good) TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
-    }
-    TEST_CHECK(t, is.ahead > 0);
     replays(t, step, &usual, &again, "begun early");
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.catches = 1;
@@ -913,13 +921,69 @@ TS_TEST_RANKS(a_lost_order_is_told_to_all, 2, 3)
     TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
     bool loses = ts_rank_index(t->me) == 0;
     step->lost = loses;
-    TEST_STATUS(t, ts_step_replay(step), loses ? TS_ERR_STATE : TS_ERR_PEER);
+    ts_status status = ts_group_barrier(ts_group_world(t->me), NULL); /* all have recorded it */
+    if (status == TS_OK) status = ts_step_replay(step);
+    TEST_STATUS(t, status, loses ? TS_ERR_STATE : TS_ERR_PEER);
     if (loses) TEST_SAYS(t, ts_rank_error(t->me)->text, "its order was lost");
     TEST_CHECK(t, !loses || ts_rank_error(t->me)->blast == TS_BLAST_LOCAL);
     TEST_OK(t, ts_rank_recover(t->me));
     TEST_OK(t, ts_step_reorder(step, NULL, INT64_C(1) << 30, NULL));
     TEST_CHECK(t, !step->lost);
     TEST_OK(t, ts_step_replay(step));
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+}
+
+/* The n-th allocation of the process fails while ranks that agreed on an order take it once more.
+ * Returns whether there were so many. */
+static bool lack_memory(test *t, ts_step *step, const ts_program *program, int64_t bytes, int64_t n)
+{
+    ts_group *world = ts_group_world(t->me);
+    int64_t tried = 0;
+    ts_step_order is = TS_INIT(ts_step_order);
+    TEST_OK(t, ts_step_reorder(step, program, bytes, &is));
+    TEST_CHECK(t, is.ahead > 0);
+    ts_status status = ts_group_barrier(world, NULL); /* others may be told of a failure in it */
+    if (ts_rank_index(t->me) == 0) (void)tsi_alloc_fail_at(n);
+    if (status == TS_OK) status = ts_step_reorder(step, program, bytes, &is);
+    if (status == TS_OK) status = ts_group_barrier(world, NULL);
+    if (ts_rank_index(t->me) == 0) tried = tsi_alloc_fail_at(0);
+    for (int tries = 0; tries < 3; tries++) { /* until nobody fails any more */
+        int64_t most = tried;
+        ts_array all = TS_INIT(ts_array);
+        all.data = &most;
+        all.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+        if (status == TS_OK) status = ts_group_all_reduce(world, &all, &all, TS_REDUCE_MAX, NULL);
+        if (status == TS_OK) return most >= n;
+        const ts_error *why = ts_rank_error(t->me);
+        TEST_SAY(t, why->status == status && (status == TS_ERR_MEMORY || status == TS_ERR_PEER),
+                 "%s: %s", ts_status_meaning(status), why->text);
+        status = ts_rank_recover(t->me);
+    }
+    TEST_OK(t, status);
+    return false;
+}
+
+/* Nobody waits in vain, and nobody stays in an order alone. */
+TS_TEST_RANKS(every_allocation_of_an_order_may_fail, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, 3603), again = machine_of(t, mesh, 3603);
+    machine orders = { .state = 3603 };
+    usual.moves = again.moves = SHARDS;
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    ts_step_summary was = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(step, &was));
+    ts_program *program = agreed_order(t, step, &orders, 16 * was.bytes);
+    bool reached = true;
+    for (int64_t n = 1; reached && !test_failed(t); n++) {
+        reached = lack_memory(t, step, program, 16 * was.bytes, n);
+        replays(t, step, &usual, &again, "after a lack of memory");
+    }
+    ts_program_destroy(program);
     ts_step_destroy(step);
     TEST_OK(t, ts_scope_close(scope));
 }
