@@ -99,12 +99,13 @@ void tsi_comm_helpers_limit(ts_world *world, int32_t count)
 
 /* ---- the rank's slot ------------------------------------------------------------------------- */
 
+/* What the rank has recovered from is no failure of what came after it. */
 static ts_status complete_all(tsi_comm_rank *comm)
 {
     ts_status first = TS_OK;
     for (ts_work *work = comm->flight; work != NULL; work = work->next) {
         ts_status status = tsi_work_complete(work);
-        if (first == TS_OK) first = status;
+        if (first == TS_OK && !work->stale) first = status;
     }
     return first;
 }
