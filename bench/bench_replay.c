@@ -30,18 +30,23 @@ typedef struct racer {
 
 /* ---- a training step ------------------------------------------------------------------------- */
 
+ts_status bench_replay_step(ts_rank *me, ts_model *model, ts_optimizer *optimizer,
+                            ts_tensor *tokens)
+{
+    ts_scope scope = ts_scope_open(me, "step");
+    ts_tape_begin(me);
+    ts_tensor *loss = ts_model_loss(model, tokens, tokens);
+    ts_status status = ts_backward(loss, NULL);
+    ts_step_options options = { .struct_size = sizeof options, .norm_max = 1.0, .loss = loss };
+    if (status == TS_OK) status = ts_optimizer_step_with(optimizer, &options);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
 static ts_status train_step(void *context)
 {
     const racer *r = context;
-    ts_scope scope = ts_scope_open(r->me, "step");
-    ts_tape_begin(r->me);
-    ts_tensor *tokens = r->tokens[r->way];
-    ts_tensor *loss = ts_model_loss(r->model[r->way], tokens, tokens);
-    ts_status status = ts_backward(loss, NULL);
-    ts_step_options options = { .struct_size = sizeof options, .norm_max = 1.0, .loss = loss };
-    if (status == TS_OK) status = ts_optimizer_step_with(r->optimizer[r->way], &options);
-    ts_status closed = ts_scope_close(scope);
-    return status != TS_OK ? status : closed;
+    return bench_replay_step(r->me, r->model[r->way], r->optimizer[r->way], r->tokens[r->way]);
 }
 
 static ts_status run_once(void *context, int way)

@@ -4,6 +4,7 @@
 #define BENCH_BENCH_REPLAY_H
 
 #include "bench_lines.h"
+#include "tessera/tessera.h"
 
 typedef struct bench_order { /* one model on a mesh, its step in two orders */
     const char *mesh, *engine;
@@ -13,6 +14,9 @@ typedef struct bench_order { /* one model on a mesh, its step in two orders */
     int64_t memory; /* per cent of what the recorded step holds that the new order may hold */
 } bench_order;
 
+/* One training step of a model, tokens as labels. */
+ts_status bench_replay_step(ts_rank *me, ts_model *model, ts_optimizer *optimizer,
+                            ts_tensor *tokens);
 /* 0, or the code of the command. */
 int bench_replay_order(const bench_order *order, bench_lines *lines);
 

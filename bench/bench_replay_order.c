@@ -47,14 +47,7 @@ typedef struct race {
 static ts_status train_step(void *context)
 {
     const trainee *t = context;
-    ts_scope scope = ts_scope_open(t->me, "step");
-    ts_tape_begin(t->me);
-    ts_tensor *loss = ts_model_loss(t->model, t->tokens, t->tokens);
-    ts_status status = ts_backward(loss, NULL);
-    ts_step_options options = { .struct_size = sizeof options, .norm_max = 1.0, .loss = loss };
-    if (status == TS_OK) status = ts_optimizer_step_with(t->optimizer, &options);
-    ts_status closed = ts_scope_close(scope);
-    return status != TS_OK ? status : closed;
+    return bench_replay_step(t->me, t->model, t->optimizer, t->tokens);
 }
 
 /* As units gather where ranks share no memory. */

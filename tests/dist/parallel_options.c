@@ -8,6 +8,16 @@
 #include "parallel/unit.h"
 #include "tensor/prepared.h"
 
+/* A net in units over all ranks, and the same one without. */
+static void begin_both(test *t, net *units, net *plain, const ts_fsdp_options *options)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=*");
+    net_declare(units, mesh, false);
+    net_declare(plain, mesh, false);
+    TEST_OK(t, net_begin(units, options));
+    TEST_OK(t, net_begin(plain, NULL));
+}
+
 typedef struct moves {
     int64_t calls, tensors;
     int32_t spoils, reserved; /* gives back what it got */
@@ -37,11 +47,7 @@ TS_TEST_RANKS(fsdp_own_gathers_and_reductions, 2, 3)
                                 .reduce_fn = count_moves,
                                 .move_context = &m };
     net units = net_of(3), plain = units;
-    ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=*");
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, &options);
     net_train_both(t, &units, &plain, 4, 1e-12);
     ts_fsdp_stats stats = { .struct_size = sizeof stats };
     TEST_OK(t, ts_fsdp_statistics(units.root, &stats));
@@ -184,11 +190,7 @@ TS_TEST_RANKS(fsdp_named_prefetch, 2, 3)
 {
     ts_fsdp_options options = { .struct_size = sizeof options, .dim = last_dim };
     net units = net_of(4), plain = units;
-    ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=*");
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, &options);
     TEST_OK(t, ts_fsdp_prefetch(units.block[0], &units.block[1], 2, 0));
     TEST_OK(t, ts_fsdp_prefetch(units.block[3], &units.block[1], 2, 1));
     net_train_both(t, &units, &plain, 4, 1e-12);
@@ -668,11 +670,7 @@ TS_TEST_RANKS(fsdp_parameters_go_with_their_gradients, 2, 3, 4)
                                     .dim = last_dim,
                                     .prefetch_off = i / 2 };
         net units = net_of(4), plain = units;
-        ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=*");
-        net_declare(&units, mesh, false);
-        net_declare(&plain, mesh, false);
-        TEST_OK(t, net_begin(&units, &options));
-        TEST_OK(t, net_begin(&plain, NULL));
+        begin_both(t, &units, &plain, &options);
         early e = { .t = t, .block = units.block[1], .ranks = t->count, .by_hand = i & 1 };
         TEST_OK(t, ts_tensor_on_grad(ts_module_find_param(e.block, "bias"), look_at_weight, &e));
         net_train_both(t, &units, &plain, 4, 1e-12);
@@ -690,11 +688,7 @@ TS_TEST_RANKS(fsdp_gathered_by_hand_stays_whole, 2, 3)
 {
     ts_fsdp_options options = { .struct_size = sizeof options, .dim = last_dim };
     net units = net_of(4), plain = units;
-    ts_mesh *mesh = ts_mesh_create(t->me, "fsdp=*");
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, &options);
     net_train_both(t, &units, &plain, 1, 1e-12); /* its leaves report from here on */
     ts_tensor *weight = ts_module_find_param(units.block[1], "weight");
     TEST_OK(t, ts_fsdp_gather(units.block[1]));

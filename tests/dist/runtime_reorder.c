@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* runtime_reorder.c - recorded steps in other orders: random steps in random legal orders give the
  * bits of the recorded order on every rank, whatever order the others take; programs that are not
- * of the step, or that nobody could run, are refused with a sentence; the order and the places of
- * blocks by themselves. */
+ * of the step, or that nobody could run, are refused with a sentence. The order and the places of
+ * blocks by themselves: tests/unit/runtime_works.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,136 +15,6 @@
 #include "runtime/replay.h"
 #include "runtime/works.h"
 #include "tessera/tessera.h"
-
-/* ---- orders and places, without a step ------------------------------------------------------- */
-
-TS_TEST(pieces_come_by_key_as_far_as_pairs_allow)
-{
-    enum { N = 40, PAIRS = 60 };
-    for (int round = 0; round < 200; round++) {
-        int32_t pair[2 * PAIRS], order[N], place[N];
-        int64_t key[N], count = 1 + test_random_below(t, N), pairs = 0;
-        for (int i = 0; i < PAIRS; i++) {
-            int32_t a = (int32_t)test_random_below(t, count),
-                    b = (int32_t)test_random_below(t, count);
-            if (a == b) continue;
-            pair[pairs++] = a < b ? a : b;
-            pair[pairs++] = a < b ? b : a;
-        }
-        for (int i = 0; i < count; i++)
-            key[i] = test_random_below(t, 10);
-        TEST_OK(t, tsi_pieces_by_key(count, pair, pairs, key, order));
-        for (int32_t i = 0; i < count; i++)
-            place[order[i]] = i;
-        for (int64_t i = 0; i < pairs; i += 2)
-            TEST_CHECK(t, place[pair[i]] < place[pair[i + 1]]);
-        if (pairs > 0) continue;
-        for (int32_t i = 1; i < count; i++) /* free ones are sorted, equal keys as they stood */
-            TEST_CHECK(t, key[order[i - 1]] < key[order[i]] ||
-                              (key[order[i - 1]] == key[order[i]] && order[i - 1] < order[i]));
-    }
-}
-
-/* Is there a way by the pairs from a to b through a third one? */
-static bool is_way_round(int64_t count, const int32_t *pair, int64_t pairs, int32_t a, int32_t b)
-{
-    bool behind[64] = { false };
-    for (int32_t piece = a; piece < count; piece++) /* pairs go to larger numbers */
-        for (int64_t i = 0; i < pairs; i += 2) {
-            bool from = pair[i] == piece && (piece == a || behind[piece]);
-            if (from && pair[i + 1] == b && piece != a) return true;
-            if (from) behind[pair[i + 1]] = true;
-        }
-    return false;
-}
-
-/* Members that follow each other do; two of them alone do exactly if nothing must be between. */
-TS_TEST(members_come_together_as_far_as_pairs_allow)
-{
-    enum { N = 30, PAIRS = 40 };
-    int64_t together = 0, apart = 0;
-    for (int round = 0; round < 2000; round++) {
-        int32_t pair[2 * PAIRS], order[N], place[N];
-        int64_t key[N], count = 2 + test_random_below(t, N - 1), pairs = 0;
-        for (int i = 0; i < PAIRS; i++) {
-            int32_t a = (int32_t)test_random_below(t, count),
-                    b = (int32_t)test_random_below(t, count);
-            if (a == b || test_random_below(t, 3) == 0) continue;
-            pair[pairs++] = a < b ? a : b;
-            pair[pairs++] = a < b ? b : a;
-        }
-        tsi_member member[N];
-        tsi_members members = { member, 0 };
-        int64_t most = round % 2 ? 2 : count; /* of members */
-        for (int32_t i = 0; i < count; i++) {
-            key[i] = test_random_below(t, 10);
-            if (members.count >= most || test_random_below(t, 3) > 0) continue;
-            if (members.count > 0 && pairs + 2 <= 2 * PAIRS) { /* as operations begin in order */
-                pair[pairs++] = member[members.count - 1].piece;
-                pair[pairs++] = i;
-            }
-            bool follows = members.count > 0 && (most == 2 || test_random_below(t, 4) > 0);
-            member[members.count++] = (tsi_member){ .piece = i, .follows = follows };
-        }
-        TEST_OK(t, tsi_pieces_by_key(count, pair, pairs, key, order));
-        bool in_order = true;
-        for (int32_t i = 0; i < count; i++)
-            place[order[i]] = i;
-        for (int64_t i = 1; i < members.count; i++)
-            in_order = in_order && place[member[i - 1].piece] < place[member[i].piece];
-        TEST_OK(t, tsi_pieces_together(count, pair, pairs, &members, order));
-        for (int32_t i = 0; i < count; i++)
-            place[i] = -1;
-        for (int32_t i = 0; i < count; i++)
-            place[order[i]] = i;
-        for (int32_t i = 0; i < count; i++)
-            TEST_CHECK(t, place[i] >= 0);
-        for (int64_t i = 0; i < pairs; i += 2)
-            TEST_CHECK(t, place[pair[i]] < place[pair[i + 1]]);
-        for (int64_t i = 1; i < members.count; i++) {
-            TEST_CHECK(t, !member[i].follows ||
-                              place[member[i].piece] == place[member[i - 1].piece] + 1);
-            together += member[i].follows;
-            apart += !member[i].follows;
-        }
-        if (most == 2 && members.count == 2 && in_order)
-            TEST_CHECK(t, member[1].follows !=
-                              is_way_round(count, pair, pairs, member[0].piece, member[1].piece));
-    }
-    TEST_CHECK(t, together > 100 && apart > 100);
-}
-
-TS_TEST(blocks_in_use_at_once_do_not_overlap)
-{
-    enum { N = 60, PLACES = 30 };
-    for (int round = 0; round < 200; round++) {
-        tsi_span_of_use span[N];
-        int64_t bytes = 0, held[PLACES] = { 0 }, most = 0;
-        int32_t count = (int32_t)test_random_below(t, N);
-        for (int32_t i = 0; i < count; i++) {
-            int64_t first = test_random_below(t, PLACES), last = test_random_below(t, PLACES);
-            span[i] = (tsi_span_of_use){ test_random_below(t, 500), first, last, 0 };
-            for (int64_t k = first; k <= last; k++)
-                held[k] += (span[i].bytes + 63) / 64 * 64;
-        }
-        TEST_OK(t, tsi_arena_places(span, count, &bytes));
-        for (int32_t i = 0; i < count; i++) {
-            const tsi_span_of_use *a = &span[i];
-            if (a->last < a->first || a->bytes == 0) continue;
-            TEST_CHECK(t, a->offset % 64 == 0 && a->offset + a->bytes <= bytes);
-            for (int32_t k = 0; k < i; k++) {
-                const tsi_span_of_use *b = &span[k];
-                bool together = b->last >= b->first && b->bytes > 0 && a->first <= b->last &&
-                                b->first <= a->last;
-                TEST_CHECK(t, !together || a->offset + a->bytes <= b->offset ||
-                                  b->offset + b->bytes <= a->offset);
-            }
-        }
-        for (int32_t i = 0; i < PLACES; i++)
-            most = held[i] > most ? held[i] : most;
-        TEST_CHECK(t, bytes >= most && bytes <= 2 * most); /* first fit is not far off */
-    }
-}
 
 /* ---- random steps ---------------------------------------------------------------------------- */
 
@@ -808,61 +678,91 @@ static char *edited(const char *text, const char *line, bool again)
     return out;
 }
 
-static void replays(test *t, ts_step *step, machine *usual, machine *again, const char *when)
+/* A random step as usual, beside the same one that was recorded. */
+typedef struct twins {
+    machine usual, again, orders;
+    ts_step *step;
+    int64_t bytes; /* enough for any order */
+    ts_scope scope;
+} twins;
+
+static twins twins_of(test *t, ts_mesh *mesh, uint64_t seed, int moves)
 {
-    TEST_OK(t, ts_step_replay(step));
-    TEST_OK(t, random_step(usual));
-    same_bits(t, usual, again, when);
+    twins r = { .scope = ts_scope_open(t->me, NULL) };
+    r.usual = machine_of(t, mesh, seed);
+    r.again = machine_of(t, mesh, seed);
+    r.orders.state = seed;
+    r.usual.moves = r.again.moves = moves;
+    TEST_OK(t, random_step(&r.usual));
+    r.step = ts_step_record(t->me, random_step, &r.again);
+    ts_step_summary was = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(r.step, &was));
+    r.bytes = 16 * was.bytes;
+    return r;
 }
 
-/* The others are not held up, and nothing goes as one. After a recovery, before which some may have
- * known of a newer order, everything goes alone. */
-TS_TEST_RANKS(a_rank_that_refuses_holds_nobody_up, 2, 3)
+static void twins_end(test *t, twins *r)
 {
-    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
-    if (keeps_order(t, mesh)) return;
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, 4629), again = machine_of(t, mesh, 4629);
-    machine orders = { .state = 3 };
-    usual.moves = again.moves = SUMS;
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    ts_step_summary was = TS_INIT(ts_step_summary);
-    TEST_OK(t, ts_step_summarise(step, &was));
-    ts_program *program = bucketed(t, step, &orders, false), *other = NULL;
+    ts_step_destroy(r->step);
+    TEST_OK(t, ts_scope_close(r->scope));
+}
+
+static void replays(test *t, twins *r, const char *when)
+{
+    TEST_OK(t, ts_step_replay(r->step));
+    TEST_OK(t, random_step(&r->usual));
+    same_bits(t, &r->usual, &r->again, when);
+}
+
+/* The last rank refuses the next order, then all recover, before which some may know of a newer
+ * one: operations go alone and begin as they were recorded. */
+static void refuse_then_recover(test *t, twins *r, const ts_program *program)
+{
+    ts_program *other = NULL;
     TEST_OK(t, ts_program_parse("step 1\nranks 1\n", &other));
     ts_step_order is = TS_INIT(ts_step_order);
-    TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
-    TEST_CHECK(t, is.joined > 0);
-    replays(t, step, &usual, &again, "joined");
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.catches = 1;
     bool refuses = ts_rank_index(t->me) + 1 == t->count;
     ts_scope inner = ts_scope_open_with(t->me, &options);
-    ts_status status = ts_step_reorder(step, refuses ? other : program, 16 * was.bytes, &is);
-    TEST_CHECK(t, status == (refuses ? TS_ERR_ARG : TS_OK) && is.joined == 0);
+    ts_status status = ts_step_reorder(r->step, refuses ? other : program, r->bytes, &is);
+    TEST_CHECK(t, status == (refuses ? TS_ERR_ARG : TS_OK) && is.joined == 0 && is.ahead == 0);
     TEST_CHECK(t, ts_scope_close(inner) == status);
-    replays(t, step, &usual, &again, "after a refusal");
-    status = ts_step_reorder(step, program, 16 * was.bytes, &is);
+    replays(t, r, "after a refusal");
+    status = ts_step_reorder(r->step, program, r->bytes, &is);
     TEST_CHECK(t, status == TS_OK || status == TS_ERR_PEER); /* a faster rank recovers already */
     TEST_OK(t, ts_rank_recover(t->me));
-    replays(t, step, &usual, &again, "after a recovery");
-    ts_program_destroy(program);
+    replays(t, r, "after a recovery");
     ts_program_destroy(other);
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+}
+
+/* The others are not held up, and nothing goes as one. */
+TS_TEST_RANKS(a_rank_that_refuses_holds_nobody_up, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    twins r = twins_of(t, mesh, 4629, SUMS);
+    r.orders.state = 3;
+    ts_program *program = bucketed(t, r.step, &r.orders, false);
+    ts_step_order is = TS_INIT(ts_step_order);
+    TEST_OK(t, ts_step_reorder(r.step, program, r.bytes, &is));
+    TEST_CHECK(t, is.joined > 0);
+    replays(t, &r, "joined");
+    refuse_then_recover(t, &r, program);
+    ts_program_destroy(program);
+    twins_end(t, &r);
 }
 
 /* The step in an order in which all ranks begin operations ahead. */
-static ts_program *agreed_order(test *t, ts_step *step, machine *orders, int64_t bytes)
+static ts_program *agreed_order(test *t, twins *r)
 {
     ts_program *program = NULL;
     ts_step_order is = TS_INIT(ts_step_order);
     for (int tries = 0; tries < 100 && is.ahead == 0; tries++) {
         bool good = false;
         ts_program_destroy(program);
-        program = begun_early(t, step, orders, &good);
-        if (good) TEST_OK(t, ts_step_reorder(step, program, bytes, &is));
+        program = begun_early(t, r->step, &r->orders, &good);
+        if (good) TEST_OK(t, ts_step_reorder(r->step, program, r->bytes, &is));
     }
     TEST_CHECK(t, is.ahead > 0);
     return program;
@@ -874,37 +774,16 @@ TS_TEST_RANKS(an_order_of_all_ranks_ends_with_a_refusal, 2, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     if (keeps_order(t, mesh)) return;
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, 3603), again = machine_of(t, mesh, 3603);
-    machine orders = { .state = 3603 };
-    usual.moves = again.moves = SHARDS;
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    ts_step_summary was = TS_INIT(ts_step_summary);
-    TEST_OK(t, ts_step_summarise(step, &was));
-    ts_program *program = agreed_order(t, step, &orders, 16 * was.bytes), *other = NULL;
-    TEST_OK(t, ts_program_parse("step 1\nranks 1\n", &other));
+    twins r = twins_of(t, mesh, 3603, SHARDS);
+    ts_program *program = agreed_order(t, &r);
     ts_step_order is = TS_INIT(ts_step_order);
-    replays(t, step, &usual, &again, "begun early");
-    ts_scope_options options = TS_INIT(ts_scope_options);
-    options.catches = 1;
-    bool refuses = ts_rank_index(t->me) + 1 == t->count;
-    ts_scope inner = ts_scope_open_with(t->me, &options);
-    ts_status status = ts_step_reorder(step, refuses ? other : program, 16 * was.bytes, &is);
-    TEST_CHECK(t, status == (refuses ? TS_ERR_ARG : TS_OK) && is.ahead == 0);
-    TEST_CHECK(t, ts_scope_close(inner) == status);
-    replays(t, step, &usual, &again, "after a refusal");
-    status = ts_step_reorder(step, program, 16 * was.bytes, &is);
-    TEST_CHECK(t, status == TS_OK || status == TS_ERR_PEER); /* a faster rank recovers already */
-    TEST_OK(t, ts_rank_recover(t->me));
-    replays(t, step, &usual, &again, "after a recovery");
-    TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
+    replays(t, &r, "begun early");
+    refuse_then_recover(t, &r, program);
+    TEST_OK(t, ts_step_reorder(r.step, program, r.bytes, &is));
     TEST_CHECK(t, is.ahead > 0);
-    replays(t, step, &usual, &again, "begun early once more");
+    replays(t, &r, "begun early once more");
     ts_program_destroy(program);
-    ts_program_destroy(other);
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+    twins_end(t, &r);
 }
 
 /* A rank that could not go back to the recorded order tells the others so, and nobody waits for it;
@@ -913,39 +792,33 @@ TS_TEST_RANKS(a_lost_order_is_told_to_all, 2, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     if (keeps_order(t, mesh)) return;
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, 3603), again = machine_of(t, mesh, 3603);
-    usual.moves = again.moves = SHARDS;
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    twins r = twins_of(t, mesh, 3603, SHARDS);
     bool loses = ts_rank_index(t->me) == 0;
-    step->lost = loses;
+    r.step->lost = loses;
     ts_status status = ts_group_barrier(ts_group_world(t->me), NULL); /* all have recorded it */
-    if (status == TS_OK) status = ts_step_replay(step);
+    if (status == TS_OK) status = ts_step_replay(r.step);
     TEST_STATUS(t, status, loses ? TS_ERR_STATE : TS_ERR_PEER);
     if (loses) TEST_SAYS(t, ts_rank_error(t->me)->text, "its order was lost");
     TEST_CHECK(t, !loses || ts_rank_error(t->me)->blast == TS_BLAST_LOCAL);
     TEST_OK(t, ts_rank_recover(t->me));
-    TEST_OK(t, ts_step_reorder(step, NULL, INT64_C(1) << 30, NULL));
-    TEST_CHECK(t, !step->lost);
-    TEST_OK(t, ts_step_replay(step));
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, ts_step_reorder(r.step, NULL, INT64_C(1) << 30, NULL));
+    TEST_CHECK(t, !r.step->lost);
+    TEST_OK(t, ts_step_replay(r.step));
+    twins_end(t, &r);
 }
 
 /* The n-th allocation of the process fails while ranks that agreed on an order take it once more.
  * Returns whether there were so many. */
-static bool lack_memory(test *t, ts_step *step, const ts_program *program, int64_t bytes, int64_t n)
+static bool lack_memory(test *t, const twins *r, const ts_program *program, int64_t n)
 {
     ts_group *world = ts_group_world(t->me);
     int64_t tried = 0;
     ts_step_order is = TS_INIT(ts_step_order);
-    TEST_OK(t, ts_step_reorder(step, program, bytes, &is));
+    TEST_OK(t, ts_step_reorder(r->step, program, r->bytes, &is));
     TEST_CHECK(t, is.ahead > 0);
     ts_status status = ts_group_barrier(world, NULL); /* others may be told of a failure in it */
     if (ts_rank_index(t->me) == 0) (void)tsi_alloc_fail_at(n);
-    if (status == TS_OK) status = ts_step_reorder(step, program, bytes, &is);
+    if (status == TS_OK) status = ts_step_reorder(r->step, program, r->bytes, &is);
     if (status == TS_OK) status = ts_group_barrier(world, NULL);
     if (ts_rank_index(t->me) == 0) tried = tsi_alloc_fail_at(0);
     for (int tries = 0; tries < 3; tries++) { /* until nobody fails any more */
@@ -969,23 +842,15 @@ TS_TEST_RANKS(every_allocation_of_an_order_may_fail, 2)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     if (keeps_order(t, mesh)) return;
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, 3603), again = machine_of(t, mesh, 3603);
-    machine orders = { .state = 3603 };
-    usual.moves = again.moves = SHARDS;
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    ts_step_summary was = TS_INIT(ts_step_summary);
-    TEST_OK(t, ts_step_summarise(step, &was));
-    ts_program *program = agreed_order(t, step, &orders, 16 * was.bytes);
+    twins r = twins_of(t, mesh, 3603, SHARDS);
+    ts_program *program = agreed_order(t, &r);
     bool reached = true;
     for (int64_t n = 1; reached && !test_failed(t); n++) {
-        reached = lack_memory(t, step, program, 16 * was.bytes, n);
-        replays(t, step, &usual, &again, "after a lack of memory");
+        reached = lack_memory(t, &r, program, n);
+        replays(t, &r, "after a lack of memory");
     }
     ts_program_destroy(program);
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+    twins_end(t, &r);
 }
 
 TS_TEST_RANKS(programs_of_other_steps_are_refused, 1)
