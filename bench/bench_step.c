@@ -340,6 +340,10 @@ static void add_run(bench_lines *lines, const step_bench *b)
     bench_line_floor(line, estimate / 0x1p20, "parameters, gradients, optimiser, activations");
     line->wanted = 1.1 * estimate / 0x1p20;
     bench_lines_add(lines, "MiB", (double)b->memory.reserved / 0x1p20, "held from the device");
+    for (int kind = 0; kind < TS_MEMORY_KINDS; kind++)
+        if (b->memory.at_peak[kind] > 0)
+            bench_lines_add(lines, "MiB", (double)b->memory.at_peak[kind] / 0x1p20,
+                            "at the peak: %s", ts_memory_kind_name((ts_memory_kind)kind));
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

@@ -150,6 +150,12 @@ static uint64_t wide_of(const tsi_backward *r, const tsi_node *node)
     return wide;
 }
 
+/* Is nothing of it wanted after the parts of this backward? */
+static bool ends_with(const tsi_backward *r, const tsi_node *node)
+{
+    return !r->keep && (node->towards & ~(node->done | r->parts)) == 0;
+}
+
 /* What node_run gives a gradient to work with, in one piece of memory. */
 typedef struct node_work {
     ts_tensor **in_grad, **sum, **saved;
@@ -176,6 +182,7 @@ static ts_status node_gradients(tsi_backward *r, tsi_node *node, node_work *w)
         .wide = wide_of(r, node),
         .input_count = node->input_count,
         .output_count = node->output_count,
+        .last = ends_with(r, node),
     };
     if (io.needs == 0 && node->op) return TS_OK;
     TSI_TRY(tsi_thin_restore(r->tape, node));
@@ -220,8 +227,8 @@ static ts_status node_hooks(tsi_node *node)
 /* After its gradients went on. */
 static void node_end(const tsi_backward *r, tsi_node *node)
 {
+    bool finished = ends_with(r, node);
     node->done |= r->parts;
-    bool finished = (node->towards & ~node->done) == 0;
     if (r->keep) {
         node->done = 0;
         for (int32_t o = 0; o < node->output_count; o++) {

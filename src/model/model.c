@@ -316,8 +316,11 @@ ts_tensor *(ts_model_logits)(ts_model *model, ts_tensor *ids)
 
 ts_tensor *(ts_model_loss)(ts_model *model, ts_tensor *ids, ts_tensor *labels)
 {
-    if (!model || !labels || model->loss_rows == 0 || model->stages)
-        return ts_cross_entropy(ts_model_logits(model, ids), labels);
+    if (!model || !labels || model->loss_rows == 0 || model->stages) {
+        /* Logits end here, but for the tape: backward may turn them into their gradient. */
+        ts_scope scope = ts_scope_open(model ? model->rank : NULL, NULL);
+        return ts_scope_leave(scope, ts_cross_entropy(ts_model_logits(model, ids), labels));
+    }
     model->labels = labels;
     ts_tensor *loss = ts_model_logits(model, ids); /* the head knows (part.c) */
     model->labels = NULL;

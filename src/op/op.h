@@ -181,6 +181,8 @@ typedef struct tsi_grad_io {
     ts_tensor *const *in_sum;
     uint64_t *included;
     int32_t input_count, output_count;
+    int32_t last, reserved; /* 1: what was saved is let go after this, and may be written if it is
+                               its holder's own (tsi_tensor_is_own) */
 } tsi_grad_io;
 
 static inline bool tsi_grad_is_wide(const tsi_grad_io *io, int32_t input)

@@ -73,7 +73,8 @@ static void hear_call(void *context, void *what)
     for (int32_t i = 0; good && i < plan->output_count; i++)
         good = is_finite(s, call->out[i]);
     if (good) return;
-    for (int32_t i = 0; i < plan->input_count; i++)
+    /* What was written in place is gone: had it not been finite, its own call was found. */
+    for (int32_t i = plan->in_place ? 1 : 0; i < plan->input_count; i++)
         if (!is_finite(s, call->in[i])) return; /* came with them */
     const tsi_autograd_state *tapes = tsi_autograd_state_of(s->run->me);
     bool labelled = me->label && me->label[0];

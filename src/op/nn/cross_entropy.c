@@ -521,13 +521,36 @@ const tsi_op_desc tsi_op_cross_entropy_backward = {
     .input_min = 4,
     .input_max = 4,
     .output_count = 1,
-    .flags = TSI_OP_NO_GRAD,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE, /* a logit is read before it is written */
     .dtypes = 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F16,
     .infer = ceb_infer,
     .rules = ceb_rules,
     .reference = ceb_reference,
     .sample = sample_ceb,
 };
+
+/* Are logits read by nobody after this, and may they stay where they are? Every rank answers alike:
+ * programs and layouts are the same. */
+static bool logits_are_spent(const tsi_grad_io *io)
+{
+    const tsi_cross_entropy_attributes *a = io->attributes;
+    const ts_layout *layout = io->in[0]->layout;
+    bool read_again = a->label_smoothing > 0 || io->needs & 4;
+    for (int32_t k = 0; k < layout->sharding->ndim; k++) {
+        const ts_placement *p = &layout->sharding->place[k];
+        if (tsi_placement_cuts(p) && p->dim != p->dim_last) return false;
+    }
+    return io->last && !read_again && layout->axes_partial == 0 && tsi_tensor_is_own(io->in[0]);
+}
+
+/* Logits that are spent become their gradient: they are the largest tensor of a step. */
+static ts_tensor *logits_grad(const tsi_grad_io *io, ts_tensor *labels, ts_tensor *scale)
+{
+    ts_tensor *in[] = { io->in[0], labels, io->out[1], scale }, *out[TSI_OUTPUT_MAX] = { NULL };
+    tsi_op_args args = { &tsi_op_cross_entropy_backward, in, 4, logits_are_spent(io), NULL };
+    if (!scale || tsi_op_run(&args, out) != TS_OK) return NULL;
+    return args.in_place ? in[0] : out[0];
+}
 
 static ts_status ce_grad(const tsi_grad_io *io)
 {
@@ -540,9 +563,8 @@ static ts_status ce_grad(const tsi_grad_io *io)
     if (all) dy = ts_div(dy, all);
     double rest = 1.0 - a->label_smoothing;
     ts_tensor *scale = ts_mul(w.weights, rest == 1.0 ? dy : ts_scale(dy, rest));
-    ts_tensor *in[] = { io->in[0], labels, io->out[1], scale };
     if (io->needs & 1) {
-        ts_tensor *dx = tsi_op_make(&tsi_op_cross_entropy_backward, in, 4, NULL);
+        ts_tensor *dx = logits_grad(io, labels, scale);
         if (a->label_smoothing > 0) dx = ts_add(dx, tsi_label_spread_grad(io, &w, dy));
         io->in_grad[0] = dx;
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_cross_entropy.c - the cross entropy of logits that never exist as a whole:
  *
- *   loss = sum over rows of -log softmax(x W')[label],   dx = (p - onehot) W,   dW = (p - onehot)'
- * x
+ *   loss = sum over rows of -log softmax(x W')[label],   dx = (p - onehot) W,
+ *   dW = (p - onehot)' x
  *
  * Rows are taken some at a time: their logits, their terms of the loss, and while the logits are
  * there both gradients, which backward only multiplies by the loss's own. So nothing is computed
- * twice, and of the logits and of their gradient a rank holds those of one chunk.
+ * twice, and a rank holds the logits of one chunk, which become their gradient.
  *
  * Leading dims may be cut in any way, the weight is whole: chunks are of the rows that a rank has.
  *
@@ -217,15 +217,16 @@ static ts_tensor *some(ts_tensor *list, ts_interval rows)
     return (ts_narrow)(list, 0, rows);
 }
 
-/* Both gradients of the sum of a chunk's terms. */
+/* Both gradients of the sum of a chunk's terms; its logits become their own. */
 static ts_status chunk_gradients(chunks *c, ts_interval rows, ts_tensor *logits, ts_tensor *labels)
 {
     ts_tensor *x = some(c->x, rows), *dx = some(c->dx, rows);
     tsi_label_weights w =
         tsi_label_weights_of(labels, NULL, c->a->ignore_index, ts_tensor_dtype(c->lse));
-    ts_tensor *in[] = { logits, labels, some(c->lse, rows), w.counts };
-    ts_tensor *d = tsi_op_make(&tsi_op_cross_entropy_backward, in, 4, NULL);
-    if (!d || !x || !dx) return ts_rank_status(c->rank);
+    ts_tensor *d = logits, *in[] = { d, labels, some(c->lse, rows), w.counts };
+    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
+    TSI_TRY(ts_rank_status(c->rank));
+    TSI_TRY(tsi_op_run(&(tsi_op_args){ &tsi_op_cross_entropy_backward, in, 4, 1, NULL }, out));
     TSI_TRY(tsi_mm_into(d, c->weight, dx));
     c->dweight = c->dweight ? tsi_einsum_onto(c->dweight, "rv,rc->vc", d, x)
                             : tsi_einsum_wide("rv,rc->vc", d, x);
