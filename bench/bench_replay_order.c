@@ -122,6 +122,7 @@ static ts_status reorder(race *r, trainee *t)
     ts_reorder_options options;
     ts_reorder_options_init(&options);
     options.tries = TRIES;
+    options.passes = TS_PASS_ALL & ~(uint32_t)TS_PASS_SPLIT; /* parts run as wholes */
     ts_status status = ts_step_program(t->step, &program);
     if (status == TS_OK) status = ts_program_simulate(program, NULL, &times[RECORDED], NULL, NULL);
     if (status == TS_OK) status = ts_step_summarise(t->step, &is);

@@ -79,7 +79,8 @@ enum {
     TS_PASS_FILL = 16,     /* weight gradients into the gaps */
     TS_PASS_SCHEDULE = 32, /* everything by cost, under the cap */
     TS_PASS_SEARCH = 64,   /* single moves, as long as they help */
-    TS_PASS_ALL = 127
+    TS_PASS_SPLIT = 128,   /* large collectives in parts, so that others pass between them */
+    TS_PASS_ALL = 255
 };
 typedef struct ts_reorder_options {
     size_t struct_size;

@@ -32,14 +32,15 @@ bool tsi_goes_in_buckets(const tsi_action *action)
 
 static bool can_join(const tsi_action *a, const tsi_action *b)
 {
+    tsi_part_name part;
+    if (tsi_is_part(a, &part) || tsi_is_part(b, &part)) return false;
     return tsi_goes_in_buckets(a) && a->kind == b->kind && a->group == b->group &&
            a->channel == b->channel && a->queue == b->queue && a->queue != 0 &&
            (a->us < 0) == (b->us < 0) && a->bytes > 0 &&
            b->bytes > 0; /* a program that is read back finds the members by their bytes */
 }
 
-/* Does b touch what a makes or changes, or free what it reads? */
-static bool touches_of(const tsi_step_list *list, const tsi_action *a, const tsi_action *b)
+bool tsi_touches_of(const tsi_step_list *list, const tsi_action *a, const tsi_action *b)
 {
     const tsi_touch *x = tsi_step_touches(list, a), *y = tsi_step_touches(list, b);
     for (int32_t i = 0; i < a->touch_count; i++)
@@ -59,7 +60,7 @@ static int32_t run_of(const tsi_step_list *list, int32_t at, int64_t bytes_max, 
     for (int32_t i = at + 1; i < list->action_count && count < MEMBERS_MAX; i++) {
         const tsi_action *a = &list->action[i];
         for (int32_t m = 0; m < count; m++)
-            if (touches_of(list, &list->action[member[m]], a)) return count;
+            if (tsi_touches_of(list, &list->action[member[m]], a)) return count;
         bool unnamed = a->kind == TSI_ACTION_WAIT && a->touch_count == 0;
         if (unnamed) return count;
         if (a->group < 0 && a->peer < 0) continue;
@@ -89,9 +90,8 @@ static int32_t number_of(const tsi_step_list *list, int32_t at)
     return number;
 }
 
-/* What an operation like this one takes beside the time of its bytes: the best line through the
- * times that those of its group, kind and channel are said to take. 0 where bytes do not differ. */
-static double latency_of(const tsi_step_list *list, const tsi_action *like)
+/* The best line through the times that those of its group, kind and channel are said to take. */
+double tsi_latency_of(const tsi_step_list *list, const tsi_action *like)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0, least = 0;
     for (int32_t i = 0; i < list->action_count; i++) {
@@ -125,7 +125,7 @@ static ts_status join_on(tsi_step *step, int64_t rank, const int32_t *member, in
     const char **form = tsi_alloc_array((size_t)touches + 1, sizeof *form);
     ts_status status = touch && form ? TS_OK : tsi_fail_memory("a bucket", (size_t)touches * 16);
     bool timed = joined.us >= 0;
-    if (timed) joined.us = -latency_of(list, &joined) * (count - 1);
+    if (timed) joined.us = -tsi_latency_of(list, &joined) * (count - 1);
     joined.bytes = 0;
     (void)snprintf(name, sizeof name, PREFIX "%.200s",
                    list->action[member[0]].what ? list->action[member[0]].what : "");

@@ -107,6 +107,7 @@ static ts_status check_narrow(const tsi_step *step, const tsi_step_rules *rules,
 {
     for (int64_t r = 0; r < step->list_count; r++) {
         TSI_TRY(tsi_step_prove_once(step, r, found));
+        TSI_TRY(tsi_step_prove_parts(step, r, found));
         TSI_TRY(tsi_step_prove_order(step, r, found));
         TSI_TRY(tsi_step_prove_forms(step, r, found));
         TSI_TRY(check_memory(step, r, rules->memory_bytes_max, found));

@@ -21,7 +21,7 @@ typedef struct state {
     tsi_step *best; /* owned */
     tsi_program_cost cost;
     ts_program_times times; /* of the best */
-    double *us;             /* of its actions, by number; owned */
+    double *us, *end;       /* of its actions, by number: how long, and when it ends; owned */
     int64_t *first;         /* [rank]; owned */
     int64_t cap, bucket_bytes, tries;
     uint64_t random;
@@ -49,6 +49,15 @@ static ts_status copy_step(const tsi_step *step, tsi_step **out)
     return TS_OK;
 }
 
+static void release_times(state *s)
+{
+    tsi_free(s->us);
+    tsi_free(s->end);
+    tsi_free(s->first);
+    s->us = s->end = NULL;
+    s->first = NULL;
+}
+
 /* Times of a step; with `keep`, of its actions too. */
 static ts_status time_step(state *s, const tsi_step *step, ts_program_times *out, bool keep)
 {
@@ -59,13 +68,16 @@ static ts_status time_step(state *s, const tsi_step *step, ts_program_times *out
     ts_status status = TS_OK;
     if (keep) {
         int64_t count = times.first[step->rank_count];
-        tsi_free(s->us);
-        tsi_free(s->first);
+        release_times(s);
         s->us = tsi_alloc_array((size_t)count + 1, sizeof *s->us);
+        s->end = tsi_alloc_array((size_t)count + 1, sizeof *s->end);
         s->first = tsi_alloc_array((size_t)step->rank_count + 1, sizeof *s->first);
-        if (!s->us || !s->first) status = tsi_fail_memory("times of actions", (size_t)count * 8);
-        for (int64_t i = 0; status == TS_OK && i < count; i++)
+        if (!s->us || !s->end || !s->first)
+            status = tsi_fail_memory("times of actions", (size_t)count * 16);
+        for (int64_t i = 0; status == TS_OK && i < count; i++) {
             s->us[i] = times.end_us[i] - times.start_us[i];
+            s->end[i] = times.end_us[i];
+        }
         if (status == TS_OK)
             memcpy(s->first, times.first, ((size_t)step->rank_count + 1) * sizeof *s->first);
     }
@@ -163,6 +175,94 @@ static ts_status run_pass(state *s, const pass *p)
     return status;
 }
 
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static const double least_gain = 1e-9; /* relative: less is rounding, and would go to and fro */
+
+static bool is_faster(const ts_program_times *a, const ts_program_times *b)
+{
+    return a->makespan_us < b->makespan_us * (1 - least_gain);
+}
+
+enum { LOOKED_AT = 2000000 }; /* actions, by a pass that tries: larger steps are tried less often */
+
+static int64_t tries_of(const state *s)
+{
+    int64_t most = LOOKED_AT / (tsi_step_action_count(s->best) + 1);
+    return s->tries < most ? s->tries : most;
+}
+
+/* In as many parts as are fastest; *cut: it stays whole, or in how many lists it is cut. */
+static ts_status split_one(state *s, const tsi_whole *op, int64_t *cut)
+{
+    tsi_step *best = NULL;
+    ts_program_times least = s->times, times;
+    ts_status status = TS_OK;
+    *cut = 0;
+    for (int32_t parts = 2; parts <= 8 && status == TS_OK; parts *= 2) {
+        tsi_step *next = NULL;
+        const char *refused = NULL;
+        int64_t lists = 0;
+        status = copy_step(s->best, &next);
+        const tsi_split_job job = { next, &s->cost.cost, s->first, s->us, s->end, parts };
+        if (status == TS_OK) status = tsi_pass_split(&job, op, &lists);
+        if (status == TS_OK && lists > 0) status = judge(s, next, &times, &refused);
+        bool better = status == TS_OK && lists > 0 && !refused && is_faster(&times, &least);
+        tsi_step_destroy(better ? best : next);
+        if (!better) continue;
+        best = next;
+        least = times;
+        *cut = lists;
+    }
+    if (status == TS_OK && best) return take(s, best, &least);
+    tsi_step_destroy(best);
+    return status;
+}
+
+typedef struct tried {
+    int64_t cut, slower, alone, unwaited, untried;
+} tried;
+
+/* What became of the operations that could be large. */
+static void report_split(const state *s, const tried *sum, const ts_program_times *before)
+{
+    char why[240];
+    (void)snprintf(why, sizeof why,
+                   "%lld go in parts, and others pass between; whole are %lld that nothing would "
+                   "pass, %lld that would not be faster, %lld that nobody waits for by name, %lld "
+                   "that were not tried",
+                   (long long)sum->cut, (long long)sum->alone, (long long)sum->slower,
+                   (long long)sum->unwaited, (long long)sum->untried);
+    const pass p = { TS_PASS_SPLIT, "split", why, NULL };
+    report(s, &p, sum->cut, before, sum->cut > 0 ? NULL : why);
+}
+
+/* One after another, the longest first. */
+static ts_status split(state *s)
+{
+    ts_program_times before = s->times;
+    tsi_wholes wholes;
+    tried sum = { 0 };
+    int64_t left = tries_of(s);
+    ts_status status = tsi_wholes_find(s->best, s->us, s->first, &wholes);
+    for (int64_t i = 0; i < wholes.count && status == TS_OK; i++) {
+        const tsi_whole *op = &wholes.op[i];
+        int64_t cut = 0;
+        bool can = op->state == TSI_WHOLE_CUTTABLE;
+        sum.alone += op->state == TSI_WHOLE_ALONE;
+        sum.unwaited += op->state == TSI_WHOLE_UNWAITED;
+        sum.untried += can && left <= 0;
+        if (!can || left <= 0) continue;
+        left -= 3;
+        status = split_one(s, op, &cut);
+        sum.cut += cut > 0;
+        sum.slower += cut == 0;
+    }
+    tsi_wholes_release(&wholes);
+    if (status == TS_OK) report_split(s, &sum, &before);
+    return status;
+}
+
 /* ---- search ---------------------------------------------------------------------------------- */
 
 static uint64_t draw(state *s, uint64_t below)
@@ -196,8 +296,6 @@ static ts_status shift(tsi_step_list *list, int32_t from, int32_t to, int64_t *m
     return TS_OK;
 }
 
-static const double least_gain = 1e-9; /* relative: less is rounding, and would go to and fro */
-
 /* The same move on every rank: lists are mostly alike, and the check refuses what does not fit. */
 static ts_status try_move(state *s, bool *helped)
 {
@@ -218,22 +316,17 @@ static ts_status try_move(state *s, bool *helped)
                        (int32_t)(far % (uint64_t)count), &moves);
     }
     if (status == TS_OK && moves > 0) status = judge(s, next, &times, &refused);
-    *helped = status == TS_OK && moves > 0 && !refused &&
-              times.makespan_us < s->times.makespan_us * (1 - least_gain);
+    *helped = status == TS_OK && moves > 0 && !refused && is_faster(&times, &s->times);
     if (*helped) return take(s, next, &times);
     tsi_step_destroy(next);
     return status;
 }
 
-enum { SEARCH_ACTIONS = 200000 }; /* looked at in all: larger steps are tried less often */
-
 static ts_status search(state *s)
 {
     static const pass p = { TS_PASS_SEARCH, "search", "single moves that made it shorter", NULL };
     ts_program_times before = s->times;
-    int64_t moves = 0, actions = tsi_step_action_count(s->best) + 1;
-    int64_t tries =
-        s->tries < SEARCH_ACTIONS * 10 / actions ? s->tries : SEARCH_ACTIONS * 10 / actions;
+    int64_t moves = 0, tries = tries_of(s);
     for (int64_t i = 0; i < tries; i++) {
         bool helped;
         TSI_TRY(try_move(s, &helped));
@@ -267,6 +360,7 @@ static ts_status reorder(state *s, uint32_t wanted)
     TSI_TRY(time_step(s, s->best, &s->times, true));
     for (size_t i = 0; i < TSI_COUNT_OF(passes); i++)
         if (wanted & passes[i].bit) TSI_TRY(run_pass(s, &passes[i]));
+    if (wanted & TS_PASS_SPLIT) TSI_TRY(split(s));
     return wanted & TS_PASS_SEARCH ? search(s) : TS_OK;
 }
 
@@ -293,8 +387,7 @@ ts_status ts_program_reorder(const ts_program *program, const ts_reorder_options
     s.cost.cost.links = &s.cost.links;
     if (status == TS_OK) status = tsi_step_narrow(program->step, &s.best);
     if (status == TS_OK) status = reorder(&s, given.passes ? given.passes : TS_PASS_ALL);
-    tsi_free(s.us);
-    tsi_free(s.first);
+    release_times(&s);
     if (status == TS_OK) return tsi_program_make(s.best, out);
     tsi_step_destroy(s.best);
     return status;

@@ -36,6 +36,15 @@ static double collective_us(const tsi_links *links, const tsi_step *step, const 
     return tsi_time_all_to_all(links, &over, bytes);
 }
 
+double tsi_step_latency_us(const tsi_step_cost *cost, const tsi_step *step,
+                           const tsi_action *collective)
+{
+    tsi_action empty = *collective;
+    empty.bytes = 0;
+    bool linked = cost->links && cost->links->level_count > 0;
+    return linked ? collective_us(cost->links, step, &empty) : 0;
+}
+
 /* A message costs its sender; the receiver only waits for it. */
 static double message_us(const tsi_links *links, const tsi_step *step, int64_t rank,
                          const tsi_action *a)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reorder.c - a recorded step runs in the order of a program (tessera/step.h).
  *
- *   match    each action of the program is one that was recorded, or a bucket of such; each that
- *            was recorded is there once
+ *   match    each action of the program is one that was recorded, a bucket of such, or a part of
+ *            one; each that was recorded is there once
  *   prove    nothing is wrong with the program (plan/step.h): else a sentence with the actions
  *   keys     the piece of work that ends an action comes at the action's place; what else is kept
  *            for it (copies to and from buffers) comes when it is needed
@@ -30,10 +30,13 @@ typedef struct matching {
     const tsi_step *recorded, *given;
     const tsi_step_list *from, *to; /* this rank's */
     int64_t rank;
-    char **line;    /* [recorded action]: its text, without how long it takes */
-    int32_t *by;    /* recorded actions by text, then by number */
-    int32_t *used;  /* [place in `by`]: how many of an equal run that begins there are matched */
-    int32_t *place; /* [recorded action]: where the program has it; -1: not yet */
+    char **line;   /* [recorded action]: its text, without how long it takes */
+    int32_t *by;   /* recorded actions by text, then by number */
+    int32_t *used; /* [place in `by`]: how many of an equal run that begins there are matched */
+    int32_t
+        *place; /* [recorded action]: where the program has it, or its first part; -1: not yet */
+    int32_t *whole; /* [action of the program]: the recorded one that it is a part of; -1: none */
+    int64_t *left;  /* [recorded action]: bytes of parts that are still to come */
     int32_t moves;  /* the first recorded operation that did not come yet */
 } matching;
 
@@ -71,7 +74,12 @@ static ts_status matching_begin(matching *m)
     m->by = tsi_calloc(n, sizeof *m->by);
     m->used = tsi_calloc(n, sizeof *m->used);
     m->place = tsi_calloc(n, sizeof *m->place);
-    if (!m->line || !m->by || !m->used || !m->place) return tsi_fail_memory("a match", n * 20);
+    m->left = tsi_calloc(n, sizeof *m->left);
+    m->whole = tsi_alloc_array((size_t)m->to->action_count + 1, sizeof *m->whole);
+    if (!m->line || !m->by || !m->used || !m->place || !m->left || !m->whole)
+        return tsi_fail_memory("a match", n * 32);
+    for (int32_t i = 0; i < m->to->action_count; i++)
+        m->whole[i] = -1;
     for (int32_t i = 0; i < m->from->action_count; i++) {
         m->line[i] = line_of(m->recorded, m->rank, &m->from->action[i]);
         m->by[i] = i;
@@ -91,6 +99,8 @@ static void matching_end(matching *m)
     tsi_free(m->by);
     tsi_free(m->used);
     tsi_free(m->place);
+    tsi_free(m->left);
+    tsi_free(m->whole);
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
@@ -166,6 +176,47 @@ static bool match_bucket(matching *m, const tsi_action *bucket, int32_t place)
     return bytes == bucket->bytes && touches == bucket->touch_count;
 }
 
+/* The recorded operation that a first part is of; -1: none. */
+static int32_t find_whole(matching *m, const tsi_action *a, const tsi_part_name *part)
+{
+    for (int32_t at = next_move(m, m->moves); at < m->from->action_count;
+         at = next_move(m, at + 1)) {
+        const tsi_action *whole = &m->from->action[at];
+        if (!goes_in(m, a, at) || whole->touch_count != a->touch_count) continue;
+        if (strcmp(whole->what ? whole->what : "", part->of) != 0) continue;
+        return find_line(m, m->line[at]) == at ? at : -1;
+    }
+    return -1;
+}
+
+/* That of the part before it. */
+static int32_t whole_before(const matching *m, int32_t index, const tsi_part_name *part)
+{
+    const tsi_action *a = &m->to->action[index];
+    tsi_part_name before;
+    for (int32_t i = index - 1; i >= 0; i--) {
+        const tsi_action *b = &m->to->action[i];
+        if (m->whole[i] >= 0 && tsi_is_part(b, &before) && a->kind == b->kind &&
+            a->group == b->group && a->channel == b->channel && strcmp(before.of, part->of) == 0)
+            return m->whole[i];
+    }
+    return -1;
+}
+
+/* Parts of an operation have its bytes; that they are all there is proved of the program. */
+static bool match_part(matching *m, int32_t index, const tsi_part_name *part)
+{
+    const tsi_action *a = &m->to->action[index];
+    bool first = part->index == 0;
+    int32_t whole = first ? find_whole(m, a, part) : whole_before(m, index, part);
+    if (whole < 0) return false;
+    m->whole[index] = whole;
+    if (first) m->place[whole] = index;
+    if (first) m->left[whole] = m->from->action[whole].bytes;
+    m->left[whole] -= a->bytes;
+    return part->index + 1 < part->count ? m->left[whole] > 0 : m->left[whole] == 0;
+}
+
 static ts_status refuse_action(const matching *m, int32_t index)
 {
     tsi_text text = { 0 };
@@ -183,6 +234,8 @@ static ts_status match_action(matching *m, int32_t index)
     while (m->moves < m->from->action_count &&
            (!communicates(&m->from->action[m->moves]) || m->place[m->moves] >= 0))
         m->moves++;
+    tsi_part_name part;
+    if (tsi_is_part(a, &part)) return match_part(m, index, &part) ? TS_OK : refuse_action(m, index);
     if (tsi_is_bucket(a)) return match_bucket(m, a, index) ? TS_OK : refuse_action(m, index);
     char *line = line_of(m->given, m->rank, a);
     if (!line) return tsi_fail_memory("a match", 100);

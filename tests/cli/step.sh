@@ -50,7 +50,7 @@ succeeds "equal to itself" step diff "$work/a.txt" "$work/a.txt"
 refuses "another model's" "and" step diff "$work/a.txt" "$work/c.txt"
 succeeds "reordered" step reorder "$work/b.txt" --tries 20 --out "$work/r.txt"
 succeeds "still right" step check "$work/r.txt"
-refuses "a pass that is none" "has an unknown one" step reorder "$work/b.txt" --passes hoist,split
+refuses "a pass that is none" "has an unknown one" step reorder "$work/b.txt" --passes hoist,sort
 step reorder "$work/w.txt" --tries 1 --out "$work/one.txt" > "$work/said.txt"
 succeeds "one rank of each kind is written" grep -q "of 4096 ranks, a rank of each kind" "$work/said.txt"
 step reorder "$work/w.txt" --tries 1 --out "$work/one.txt" --json > "$work/said.txt"

@@ -317,6 +317,85 @@ static int64_t check_buckets(test *t, ts_mesh *mesh, uint64_t seed, int moves)
     return joined;
 }
 
+/* Cuts an operation that a machine draws, at places that it draws. Returns in how many lists. */
+static int64_t cut_one(test *t, tsi_step *step, machine *m)
+{
+    size_t count = (size_t)tsi_step_action_count(step) + 1;
+    int64_t *first = tsi_calloc((size_t)step->list_count + 1, sizeof *first), cut = 0;
+    double *us = tsi_calloc(count, sizeof *us), *end = tsi_calloc(count, sizeof *end), now = 0;
+    for (int32_t r = 0, at = 0; r < step->list_count; r++) {
+        first[r] = at;
+        for (int32_t i = 0; i < step->list[r].action_count; i++, at++) {
+            us[at] = 1 + next(m, 60);
+            end[at] = now += next(m, 10);
+        }
+    }
+    tsi_wholes wholes;
+    tsi_step_cost cost = { 0 };
+    TEST_OK(t, tsi_wholes_find(step, us, first, &wholes));
+    const tsi_split_job job = { step, &cost, first, us, end, 2 + (int32_t)next(m, 3) };
+    int64_t which = wholes.count > 0 ? next(m, (uint32_t)wholes.count) : 0;
+    if (wholes.count > 0) TEST_OK(t, tsi_pass_split(&job, &wholes.op[which], &cut));
+    tsi_wholes_release(&wholes);
+    tsi_free(first);
+    tsi_free(us);
+    tsi_free(end);
+    return cut;
+}
+
+/* The shuffled step with some operations in parts, the same on every rank. *good: nothing is wrong
+ * with that: ranks do not begin them in different orders. */
+static ts_program *parted(test *t, const ts_step *step, machine *m, bool *good)
+{
+    ts_program *program = NULL;
+    tsi_findings found = { 0 };
+    machine by;
+    int64_t cut = 0;
+    TEST_OK(t, ts_step_program(step, &program));
+    for (int32_t r = 0; r < program->step->list_count; r++) {
+        by = *m;
+        shuffle(t, &program->step->list[r], &by);
+    }
+    *m = by;
+    for (int32_t i = 0; i < 6; i++)
+        cut += cut_one(t, program->step, m);
+    TEST_OK(t, tsi_step_check(program->step, &(tsi_step_rules){ .buffered = true }, &found));
+    *good = found.total == 0 && cut > 0;
+    tsi_findings_release(&found);
+    return program;
+}
+
+/* Returns how many programs had parts. */
+static int64_t check_parts(test *t, ts_mesh *mesh, uint64_t seed, int moves)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
+    machine orders = { .state = seed };
+    usual.moves = again.moves = moves;
+    TEST_OK(t, random_step(&usual));
+    ts_step *step = ts_step_record(t->me, random_step, &again);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
+    int64_t parts = 0;
+    ts_step_summary was = TS_INIT(ts_step_summary);
+    TEST_OK(t, ts_step_summarise(step, &was));
+    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+        bool good = false;
+        ts_step_order is = TS_INIT(ts_step_order);
+        ts_program *program = parted(t, step, &orders, &good);
+        if (good) TEST_OK(t, ts_step_reorder(step, program, n % 3 == 2 ? 0 : 16 * was.bytes, &is));
+        for (int32_t twice = 0; twice < 2; twice++) {
+            TEST_OK(t, ts_step_replay(step));
+            TEST_OK(t, random_step(&usual));
+            same_bits(t, &usual, &again, "in parts");
+        }
+        parts += good;
+        ts_program_destroy(program);
+    }
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+    return parts;
+}
+
 /* On a device that has steps as graphs they keep their order. */
 static bool keeps_order(test *t, ts_mesh *mesh)
 {
@@ -374,6 +453,20 @@ TS_TEST_RANKS(gathers_and_shards_of_buckets_go_as_one, 2, 3)
     for (uint64_t seed = 1; seed <= (t->count == 2 ? 15 : 5); seed++)
         joined += check_buckets(t, mesh, seed * 2477 + (uint64_t)t->count, SHARDS);
     TEST_SAY(t, joined > 100, "%lld operations", (long long)joined);
+}
+
+/* 300 orders of 15 steps on two ranks, with sums, gathers and shards in parts. */
+TS_TEST_RANKS(operations_go_in_parts, 2, 3)
+{
+    int64_t parts = 0;
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    for (uint64_t seed = 1; seed <= (t->count == 2 ? 15 : 5); seed++)
+        parts += check_parts(t, mesh, seed * 811 + (uint64_t)t->count,
+                             seed % 3 == 0   ? SHARDS
+                             : seed % 3 == 1 ? SUMS
+                                             : ANYTHING);
+    TEST_SAY(t, parts > 50, "%lld programs", (long long)parts);
 }
 
 /* ---- collectives of the caller's own --------------------------------------------------------- */

@@ -2,14 +2,16 @@
 /* plan_reorder.c - random legal programs: nothing is found wrong with them, and reordered they give
  * the same integers, hold no more than the cap and take no longer.
  *
- * The interpreter runs a program in the order of its lists. An operation of a queue is posted with
- * what it reads; its result is there once all members have posted theirs, and whoever touches it
- * before stops until then. */
+ * The interpreter runs a program in the order of its lists. A value has lanes, and a part of an
+ * operation moves its share of them; what has all lanes is there. An operation of a queue is posted
+ * with what it reads; its result is there once all members have posted theirs, and whoever touches
+ * it before stops until then. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
 #include "harness/test.h"
 #include "plan/program.h"
+#include "plan/step_reorder.h"
 #include "plan/step_wide.h"
 
 /* ---- random programs ------------------------------------------------------------------------- */
@@ -80,7 +82,7 @@ static void collective(maker *m)
     bool later = test_random_below(m->t, 4) > 0;
     m->value[made].pending = later;
     m->value[a].read_async = m->value[a].read_async || later;
-    int bytes = (int)(1 + test_random_below(m->t, 20000));
+    int bytes = (int)(1 + test_random_below(m->t, test_random_below(m->t, 4) ? 20000 : 4000000));
     char us[32] = "";
     if (m->timed)
         (void)snprintf(us, sizeof us, " us=%d",
@@ -164,60 +166,79 @@ static char *random_program(test *t, int ranks)
 
 /* ---- the interpreter ------------------------------------------------------------------------- */
 
-enum { VALUES_MAX = 256, POSTS_MAX = 256, JOINED_MAX = 16 };
+enum { VALUES_MAX = 256, POSTS_MAX = 512, JOINED_MAX = 16, LANES = 8 };
 
 typedef struct post { /* the n-th operation of a group */
     int32_t group, nth, posted;
-    uint64_t in[RANKS_MAX][JOINED_MAX];
+    uint64_t in[RANKS_MAX][JOINED_MAX][LANES];
     int32_t out[RANKS_MAX][JOINED_MAX]; /* values, or -1 */
-    int32_t kind, count;
+    int32_t kind, count, from, to;      /* lanes */
 } post;
 
 typedef struct run {
     const tsi_step *step;
-    uint64_t value[RANKS_MAX][VALUES_MAX];
-    bool there[RANKS_MAX][VALUES_MAX];
+    uint64_t value[RANKS_MAX][VALUES_MAX][LANES];
+    uint32_t there[RANKS_MAX][VALUES_MAX]; /* a bit for each lane */
     int32_t at[RANKS_MAX], nth[RANKS_MAX][8];
     post posts[POSTS_MAX];
     int32_t post_count;
 } run;
 
-static void finish(run *r, const post *p)
+static const uint32_t all_lanes = (1u << LANES) - 1;
+
+/* One lane of the i-th value of all members. */
+static void finish_lane(run *r, const post *p, int32_t i, int32_t lane)
 {
     const tsi_step_group *group = &r->step->group[p->group];
-    for (int32_t i = 0; i < p->count; i++) {
-        uint64_t sum = 0, order = 7;
-        for (int32_t g = 0; g < group->count; g++) {
-            sum += p->in[group->member[g]][i];
-            order = tsi_hash_mix(order, p->in[group->member[g]][i]);
-        }
-        for (int32_t g = 0; g < group->count; g++) {
-            int32_t rank = group->member[g], out = p->out[rank][i];
-            if (out < 0) continue;
-            r->value[rank][out] = p->kind == TSI_ACTION_GATHER ? order
-                                  : p->kind == TSI_ACTION_ALL_REDUCE
-                                      ? sum
-                                      : tsi_hash_mix(sum, (uint64_t)g);
-            r->there[rank][out] = true;
-        }
+    uint64_t sum = 0, order = 7;
+    for (int32_t g = 0; g < group->count; g++) {
+        sum += p->in[group->member[g]][i][lane];
+        order = tsi_hash_mix(order, p->in[group->member[g]][i][lane]);
+    }
+    for (int32_t g = 0; g < group->count; g++) {
+        int32_t rank = group->member[g], out = p->out[rank][i];
+        if (out < 0) continue;
+        r->value[rank][out][lane] = p->kind == TSI_ACTION_GATHER ? order
+                                    : p->kind == TSI_ACTION_ALL_REDUCE
+                                        ? sum
+                                        : tsi_hash_mix(sum, (uint64_t)g);
+        r->there[rank][out] |= 1u << lane;
     }
 }
 
-static post *post_of(run *r, int32_t group, int32_t nth, int32_t kind)
+static void finish(run *r, const post *p)
+{
+    for (int32_t i = 0; i < p->count; i++)
+        for (int32_t lane = p->from; lane < p->to; lane++)
+            finish_lane(r, p, i, lane);
+}
+
+static post *post_of(run *r, const tsi_action *a, int32_t nth)
 {
     for (int32_t i = 0; i < r->post_count; i++)
-        if (r->posts[i].group == group && r->posts[i].nth == nth) return &r->posts[i];
+        if (r->posts[i].group == a->group && r->posts[i].nth == nth) return &r->posts[i];
     post *p = &r->posts[r->post_count++];
-    *p = (post){ .group = group, .nth = nth, .kind = kind };
+    tsi_part_name part = { 0, 1, NULL };
+    (void)tsi_is_part(a, &part);
+    *p = (post){ .group = a->group,
+                 .nth = nth,
+                 .kind = a->kind,
+                 .from = LANES * part.index / part.count,
+                 .to = LANES * (part.index + 1) / part.count };
     return p;
 }
 
+/* What it reads has all lanes; what parts write may still lack some. */
 static bool inputs_there(const run *r, int32_t rank, const tsi_action *a)
 {
     const tsi_step_list *list = &r->step->list[rank];
     const tsi_touch *touch = tsi_step_touches(list, a);
-    for (int32_t i = 0; i < a->touch_count; i++)
-        if (touch[i].how != TSI_MAKES && !r->there[rank][touch[i].value]) return false;
+    tsi_part_name part;
+    bool parted = tsi_is_part(a, &part);
+    for (int32_t i = 0; i < a->touch_count; i++) {
+        bool fills = touch[i].how == TSI_MAKES || (touch[i].how == TSI_WRITES && parted);
+        if (!fills && r->there[rank][touch[i].value] != all_lanes) return false;
+    }
     return true;
 }
 
@@ -225,12 +246,14 @@ static void communicate(run *r, int32_t rank, const tsi_action *a)
 {
     const tsi_step_list *list = &r->step->list[rank];
     const tsi_touch *touch = tsi_step_touches(list, a);
-    post *p = post_of(r, a->group, r->nth[rank][a->group]++, a->kind);
+    post *p = post_of(r, a, r->nth[rank][a->group]++);
     int32_t ins = 0, outs = 0;
     memset(p->out[rank], 0xff, sizeof p->out[rank]); /* -1 */
     for (int32_t i = 0; i < a->touch_count; i++) {
-        if (touch[i].how == TSI_READS) p->in[rank][ins++] = r->value[rank][touch[i].value];
-        if (touch[i].how == TSI_MAKES) p->out[rank][outs++] = touch[i].value;
+        if (touch[i].how == TSI_READS)
+            memcpy(p->in[rank][ins++], r->value[rank][touch[i].value], sizeof p->in[rank][0]);
+        if (touch[i].how == TSI_MAKES || touch[i].how == TSI_WRITES)
+            p->out[rank][outs++] = touch[i].value;
     }
     p->count = ins > outs ? ins : outs;
     if (++p->posted == r->step->group[a->group].count) finish(r, p);
@@ -242,13 +265,16 @@ static void calculate(run *r, int32_t rank, const tsi_action *a)
     const tsi_touch *touch = tsi_step_touches(list, a);
     uint64_t result = tsi_hash_text(3, a->what ? a->what : "");
     for (int32_t i = 0; i < a->touch_count; i++)
-        if (touch[i].how == TSI_READS || touch[i].how == TSI_WRITES)
-            result = tsi_hash_mix(result, r->value[rank][touch[i].value]);
+        for (int32_t lane = 0; lane < LANES; lane++)
+            if (touch[i].how == TSI_READS || touch[i].how == TSI_WRITES)
+                result = tsi_hash_mix(result, r->value[rank][touch[i].value][lane]);
     for (int32_t i = 0; i < a->touch_count; i++) {
+        int32_t v = touch[i].value;
         bool changes = touch[i].how == TSI_WRITES || touch[i].how == TSI_MAKES;
-        if (changes) r->value[rank][touch[i].value] = result;
-        if (changes) r->there[rank][touch[i].value] = true;
-        if (touch[i].how == TSI_FREES) r->there[rank][touch[i].value] = false;
+        for (int32_t lane = 0; changes && lane < LANES; lane++)
+            r->value[rank][v][lane] = tsi_hash_mix(result, (uint64_t)lane);
+        if (changes) r->there[rank][v] = all_lanes;
+        if (touch[i].how == TSI_FREES) r->there[rank][v] = 0;
     }
 }
 
@@ -277,8 +303,10 @@ static bool interpret(test *t, const tsi_step *step, uint64_t *result)
     for (int32_t rank = 0; rank < step->rank_count; rank++)
         for (int32_t v = 0; v < step->list[rank].value_count; v++) {
             if (!(step->list[rank].value[v].life & TSI_LIFE_TAKEN)) continue;
-            r->there[rank][v] = true;
-            r->value[rank][v] = tsi_hash_mix((uint64_t)rank, (uint64_t)v);
+            r->there[rank][v] = all_lanes;
+            for (int32_t lane = 0; lane < LANES; lane++)
+                r->value[rank][v][lane] =
+                    tsi_hash_mix((uint64_t)rank, (uint64_t)(v * LANES + lane));
         }
     while (moved) {
         moved = false;
@@ -290,7 +318,8 @@ static bool interpret(test *t, const tsi_step *step, uint64_t *result)
     for (int32_t rank = 0; rank < step->rank_count; rank++) {
         done = done && r->at[rank] == step->list[rank].action_count;
         for (int32_t v = 0; v < step->list[rank].value_count; v++)
-            if (r->there[rank][v]) *result = tsi_hash_mix(*result, r->value[rank][v]);
+            for (int32_t lane = 0; r->there[rank][v] && lane < LANES; lane++)
+                *result = tsi_hash_mix(*result, r->value[rank][v][lane]);
     }
     TEST_SAY(t, done, "the interpreter stopped at action %d of rank 0", r->at[0] + 1);
     free(r);
@@ -300,7 +329,7 @@ static bool interpret(test *t, const tsi_step *step, uint64_t *result)
 /* ---- one case -------------------------------------------------------------------------------- */
 
 typedef struct tally {
-    int64_t found, kept, faster;
+    int64_t found, kept, faster, split;
     tsi_text why;
 } tally;
 
@@ -315,7 +344,70 @@ static void note_pass(const ts_reorder_report *r, void *context)
 {
     tally *sum = context;
     sum->kept += r->kept;
+    if (strcmp(r->pass, "split") == 0) sum->split += r->moves;
 }
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* Of a list in which some operations went into parts: all else stands in the same order, first
+ * parts stand where their wholes stood, and parts add up to them. Returns how many are in parts. */
+static int64_t check_parts(test *t, const tsi_step_list *was, const tsi_step_list *is)
+{
+    int64_t bytes[256] = { 0 }, cut = 0; /* of wholes by place, that are still to come */
+    int32_t at = 0, of = 0;
+    for (int32_t i = 0; i < is->action_count && !test_failed(t); i++) {
+        const tsi_action *a = &is->action[i];
+        tsi_part_name part = { 0 };
+        bool parted = tsi_is_part(a, &part);
+        for (of = parted ? at : 0; parted && part.index > 0 && of > 0;) {
+            const char *name = was->action[--of].what;
+            if (name && strcmp(name, part.of) == 0) break;
+        }
+        if (!parted || part.index == 0) of = at++;
+        const tsi_action *b = &was->action[of];
+        const char *name = parted ? part.of : a->what;
+        TEST_SAY(t, a->kind == b->kind && (!name || strcmp(name, b->what) == 0),
+                 "action %d is not action %d of before", i, of);
+        if (!parted) continue;
+        if (part.index == 0) bytes[of] = b->bytes;
+        bytes[of] -= a->bytes;
+        cut += part.index == 0;
+        TEST_SAY(t, part.index + 1 < part.count ? bytes[of] > 0 : bytes[of] == 0,
+                 "%lld bytes are left", (long long)bytes[of]);
+    }
+    TEST_CHECK(t, at == was->action_count);
+    return cut;
+}
+
+/* The pass by itself. */
+static void check_split(test *t, const char *text, int64_t *cut)
+{
+    ts_program *before = NULL, *after = NULL;
+    ts_reorder_options options = { .struct_size = sizeof options, .passes = TS_PASS_SPLIT };
+    uint64_t one = 0, two = 1;
+    TEST_OK(t, ts_program_parse(text, &before));
+    if (before) TEST_OK(t, ts_program_reorder(before, &options, NULL, NULL, &after));
+    bool ran = after && interpret(t, before->step, &one) && interpret(t, after->step, &two);
+    TEST_SAY(t, !ran || one == two, "other results:\n%s", text);
+    for (int32_t r = 0; ran && r < before->step->list_count; r++)
+        *cut += check_parts(t, &before->step->list[r], &after->step->list[r]);
+    ts_program_destroy(before);
+    ts_program_destroy(after);
+}
+
+TS_TEST(parts_are_all_that_splitting_changes)
+{
+    int64_t cut = 0;
+    for (int64_t i = 0; i < 100 && !test_failed(t); i++) {
+        char *text = random_program(t, test_random_below(t, 2) ? 2 : 4);
+        if (text) check_split(t, text, &cut);
+        tsi_free(text);
+    }
+    printf("  %lld operations in parts\n", (long long)cut);
+    TEST_CHECK(t, cut > 20);
+}
+
+/* ---- all passes ------------------------------------------------------------------------------ */
 
 static void check_case(test *t, const char *text, int64_t number, tally *sum)
 {
@@ -358,8 +450,8 @@ TS_TEST_LONG(random_programs_reorder_to_the_same, 600)
         if (text) check_case(t, text, i, &sum);
         tsi_free(text);
     }
-    printf("  %lld programs: %lld passes kept, %lld faster\n", (long long)cases,
-           (long long)sum.kept, (long long)sum.faster);
-    TEST_CHECK(t, sum.faster > cases / 4 && sum.found == 0);
+    printf("  %lld programs: %lld passes kept, %lld faster, %lld operations in parts\n",
+           (long long)cases, (long long)sum.kept, (long long)sum.faster, (long long)sum.split);
+    TEST_CHECK(t, sum.faster > cases / 4 && sum.found == 0 && sum.split > cases / 50);
     tsi_text_release(&sum.why);
 }
