@@ -91,8 +91,8 @@ if(TS_MPI)
 endif()
 
 # Programs of tests/mpi, once per MPI: somebody else's MPI program that embeds tessera, the faults, the speed
-# beside the raw calls. They use the public API. test_mpi_dist holds all of tests/dist, so that one mpirun per
-# MPI and rank count suffices. See scripts/mpi-tests.
+# beside the raw calls. They use the public API. test_mpi_dist holds all of tests/dist, the objects of their own
+# programs, so that one mpirun per MPI and rank count suffices. See scripts/mpi-tests.
 if(TS_TESTS AND TS_MPI_FOUND)
   file(GLOB TS_MPI_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/mpi/*.c)
   file(GLOB TS_MPI_DIST CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/dist/*.c)
@@ -109,11 +109,14 @@ if(TS_TESTS AND TS_MPI_FOUND)
     endforeach()
   endforeach()
   if(TS_MPI_DIST)
-    add_executable(test_mpi_dist EXCLUDE_FROM_ALL ${TS_MPI_DIST})
-    set_target_properties(test_mpi_dist PROPERTIES
+    add_executable(test_mpi_dist EXCLUDE_FROM_ALL)
+    set_target_properties(test_mpi_dist PROPERTIES LINKER_LANGUAGE C
       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-    target_compile_definitions(test_mpi_dist PRIVATE
-      TS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TS_BINARY_DIR="${CMAKE_BINARY_DIR}")
+    foreach(source ${TS_MPI_DIST})
+      get_filename_component(name ${source} NAME_WE)
+      target_sources(test_mpi_dist PRIVATE $<TARGET_OBJECTS:test_dist_${name}>) # of tests.cmake
+      add_dependencies(test_mpi_dist test_dist_${name})
+    endforeach()
     target_link_libraries(test_mpi_dist PRIVATE tessera_harness) # of tests.cmake
     list(APPEND TS_MPI_TEST_TARGETS test_mpi_dist)
   endif()
