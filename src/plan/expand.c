@@ -41,6 +41,7 @@ typedef struct option {
 typedef struct axis_cost { /* what the costs of all rules on one axis share */
     int32_t axis, reserved;
     tsi_links_group group;
+    tsi_role has[TSI_OPERAND_MAX]; /* the roles of the inputs that there are */
 } axis_cost;
 
 static bool same_cut(const ts_placement *a, const ts_placement *b, int64_t axis_size)
@@ -101,9 +102,10 @@ static double local_bytes(const tsi_expand_request *q, int32_t i)
  * negative, and for a cut over several dims, whose block counts them as one. */
 static bool idle(const tsi_expand_request *q, int32_t i, int32_t axis)
 {
+    if (q->mesh->size[axis] != 1) return false;
     const ts_placement *place = &q->in[i]->sharding->place[axis];
     bool joins = tsi_placement_cuts(place) && place->dim != place->dim_last;
-    return q->mesh->size[axis] == 1 && place->kind != TS_PLACE_NORM && !joins;
+    return place->kind != TS_PLACE_NORM && !joins;
 }
 
 /* In place, the result has the target's placement. */
@@ -112,28 +114,26 @@ static bool keeps_target(const tsi_expand_request *q, int32_t axis, const tsi_ro
     return !q->in_place || role[q->rules->input_count] == role[0] || (q->in[0] && idle(q, 0, axis));
 }
 
-/* An input that has its role on this axis, in the cut that the others follow, stays where it is. */
-static bool stays(const tsi_expand_request *q, int32_t i, int32_t axis, tsi_role to,
+/* An input that has its role on this axis stays where it is, in the cut that the others follow. */
+static bool stays(const tsi_expand_request *q, int32_t i, int32_t axis, tsi_role role,
                   const ts_placement *lead)
 {
     const ts_placement *place = &q->in[i]->sharding->place[axis];
-    int64_t size = q->mesh->size[axis];
-    return tsi_role_of(place) == to &&
-           (!tsi_role_is_s(to) || (lead ? same_cut(place, lead, size) : is_plain(place)));
+    if (!tsi_role_is_s(role)) return true;
+    return lead ? same_cut(place, lead, q->mesh->size[axis]) : is_plain(place);
 }
 
 static double move_cost(const tsi_expand_request *q, int32_t i, const axis_cost *a, tsi_role to,
                         const ts_placement *lead)
 {
     int32_t axis = a->axis;
-    const ts_placement *place = &q->in[i]->sharding->place[axis];
-    tsi_role from = tsi_role_of(place);
+    tsi_role from = a->has[i];
     int64_t size = q->mesh->size[axis];
-    if (size == 1 || stays(q, i, axis, to, lead)) return 0.0;
+    if (size == 1 || from == TSI_ROLE_R) return 0.0;
+    if (from == to && stays(q, i, axis, to, lead)) return 0.0;
     const tsi_links_group *group = &a->group;
     double bytes = local_bytes(q, i);
-    bool norm = place->kind == TS_PLACE_NORM;
-    if (from == TSI_ROLE_R) return 0.0;
+    bool norm = q->in[i]->sharding->place[axis].kind == TS_PLACE_NORM;
     if (tsi_role_is_p(to)) {
         if (!q->in_place) return (double)INFINITY;
         to = TSI_ROLE_R; /* what a target in place must be joined with goes by way of R */
@@ -173,11 +173,10 @@ static option cost_of(const tsi_expand_request *q, const axis_cost *a, int32_t r
     if (q->rules->flags[rule] & TSI_RULE_EVEN && !divides(q, axis, rule)) o.cost = (double)INFINITY;
     for (int32_t i = 0; i < q->rules->input_count; i++) {
         if (!q->in[i] || role[i] == TSI_ROLE_NONE) continue;
-        const ts_placement *place = &q->in[i]->sharding->place[axis];
         double cost = move_cost(q, i, a, role[i], lead.cut[family_of(q->rules, i)]);
         o.cost += cost;
         if (!isfinite(o.cost)) return o; /* never taken: what else it costs does not matter */
-        bool changed = !idle(q, i, axis) && (cost > 0 || tsi_role_of(place) != role[i]);
+        bool changed = (cost > 0 || a->has[i] != role[i]) && !idle(q, i, axis);
         if (changed && q->mesh->size[axis] > 1) o.changes++;
         if (changed && q->in_place && i == 0) o.cost = (double)INFINITY;
     }
@@ -200,7 +199,11 @@ static bool before(const option *a, const option *b)
 static int32_t options_of(const tsi_expand_request *q, int32_t axis, option *out)
 {
     int32_t count = 0;
-    const axis_cost a = { axis, 0, tsi_links_of(q->links, 1u << axis) };
+    axis_cost a;
+    a.axis = axis;
+    a.group = tsi_links_of(q->links, 1u << axis);
+    for (int32_t i = 0; i < q->rules->input_count; i++)
+        if (q->in[i]) a.has[i] = tsi_role_of(&q->in[i]->sharding->place[axis]);
     for (int32_t rule = 0; rule < q->rules->count; rule++) {
         option o = cost_of(q, &a, rule);
         if (!isfinite(o.cost)) continue;
@@ -257,13 +260,19 @@ static ts_placement place_of(tsi_role role, const ts_placement *cut)
     return place;
 }
 
-/* Position of each cutting axis among those that cut the same dim, in the common order. */
-static void number_orders(ts_placement *place, const int32_t *order, int32_t axes)
+/* Position of each cutting axis among those that cut the same dim, in the common order. Whether any
+ * of the cuts is ragged. */
+static bool number_orders(ts_placement *place, const int32_t *order, int32_t axes)
 {
     int32_t next[TS_NDIM_MAX] = { 0 };
-    for (int32_t a = 0; a < axes; a++)
-        if (tsi_placement_cuts(&place[order[a]]))
-            place[order[a]].order = next[place[order[a]].dim]++;
+    bool ragged = false;
+    for (int32_t a = 0; a < axes; a++) {
+        ts_placement *one = &place[order[a]];
+        if (!tsi_placement_cuts(one)) continue;
+        one->order = next[one->dim]++;
+        ragged = ragged || one->kind == TS_PLACE_RAGGED;
+    }
+    return ragged;
 }
 
 static bool partials_mix(const ts_placement *place, int32_t axes)
@@ -368,6 +377,16 @@ static bool ragged_fits(const tsi_mesh_desc *mesh, const ts_placement *place, co
     return true;
 }
 
+/* Numbers the orders of an operand's placements; false: they do not go together. An operand that is
+ * absent (NULL) has none that are ragged. */
+static bool operand_fits(const tsi_mesh_desc *mesh, const int32_t *order, ts_placement *place,
+                         const ts_shape *shape)
+{
+    bool ragged = number_orders(place, order, mesh->ndim);
+    TSI_ASSERT(shape || !ragged);
+    return partials_mix(place, mesh->ndim) && (!ragged || ragged_fits(mesh, place, shape));
+}
+
 /* Inputs keep what they are on axes of one rank, unless that does not go with the other axes. */
 static void keep_idle(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
 {
@@ -380,9 +399,8 @@ static void keep_idle(const tsi_expand_request *q, const int32_t *order, tsi_exp
             own[k] = q->in[i]->sharding->place[k];
             kept = true;
         }
-        if (!kept || !partials_mix(own, q->mesh->ndim)) continue;
-        number_orders(own, order, q->mesh->ndim);
-        if (ragged_fits(q->mesh, own, &q->in[i]->shape)) memcpy(e->in[i], own, sizeof own);
+        if (kept && operand_fits(q->mesh, order, own, &q->in[i]->shape))
+            memcpy(e->in[i], own, sizeof own);
     }
 }
 
@@ -406,20 +424,17 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
         e->algorithm_axes |= 1u << k;
     }
     const ts_placement *in[TSI_OPERAND_MAX], *out[8];
-    for (int32_t i = 0; i < inputs && q->joint;
-         i++) /* conditions look at all axes there could be */
+    /* Conditions look at all axes there could be. */
+    for (int32_t i = 0; i < inputs && q->joint; i++)
         for (int32_t k = axes; k < TS_NDIM_MAX; k++)
             e->in[i][k] = place_of(TSI_ROLE_R, NULL);
     for (int32_t i = 0; i < inputs; i++) {
-        number_orders(e->in[i], order, axes);
-        if (!partials_mix(e->in[i], axes)) return false;
-        if (q->in[i] && !ragged_fits(q->mesh, e->in[i], &q->in[i]->shape)) return false;
+        const ts_shape *shape = q->in[i] ? &q->in[i]->shape : NULL;
+        if (!operand_fits(q->mesh, order, e->in[i], shape)) return false;
         in[i] = e->in[i];
     }
     for (int32_t o = 0; o < outputs; o++) {
-        number_orders(e->out[o], order, axes);
-        if (!partials_mix(e->out[o], axes)) return false;
-        if (!ragged_fits(q->mesh, e->out[o], &q->out[o].shape)) return false;
+        if (!operand_fits(q->mesh, order, e->out[o], &q->out[o].shape)) return false;
         out[o] = e->out[o];
     }
     bool legal = alone_holds(q, e) && even_holds(q, e) && nesting_holds(q, order, e) &&
