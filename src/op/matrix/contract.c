@@ -6,22 +6,25 @@
 
 /* ---- reading an equation --------------------------------------------------------------------- */
 
-/* The part of operand k (inputs, then the result) as a pointer and a length. */
-static bool operand_of(const char *equation, int32_t k, const char **text, int32_t *length)
+/* The letters of one operand: those of the inputs stand first, then those of the result. */
+typedef struct part {
+    const char *text;
+    int32_t length;
+} part;
+
+static part part_at(const char *text)
 {
-    const char *at = equation;
-    for (int32_t i = 0;; i++) {
-        int32_t n = 0;
-        while (at[n] && at[n] != ',' && at[n] != '-')
-            n++;
-        if (i == k) {
-            *text = at;
-            *length = n;
-            return true;
-        }
-        if (!at[n]) return false;
-        at += at[n] == '-' ? n + 2 : n + 1;
-    }
+    int32_t length = 0;
+    while (text[length] && text[length] != ',' && text[length] != '-')
+        length++;
+    return (part){ text, length };
+}
+
+/* The operand after this one; after the last an empty one. */
+static part next_part(part p)
+{
+    const char *end = p.text + p.length;
+    return part_at(end + (*end == '-' ? 2 : *end == ','));
 }
 
 static int32_t place_in(const char *text, int32_t length, char letter)
@@ -56,19 +59,17 @@ static ts_status extents_of(const char *op, const char *equation, const ts_meta 
 {
     for (int32_t c = 0; c < 128; c++)
         extent[c] = -1;
-    for (int32_t i = 0; i < input_count; i++) {
-        const char *text = NULL;
-        int32_t length = 0;
-        operand_of(equation, i, &text, &length);
-        if (length != in[i].shape.ndim)
+    part p = part_at(equation);
+    for (int32_t i = 0; i < input_count; i++, p = next_part(p)) {
+        if (p.length != in[i].shape.ndim)
             return TSI_FAIL(TS_ERR_SHAPE, "%s: input %d has %d dims, the equation \"%s\" names %d",
-                            op, i, in[i].shape.ndim, equation, length);
-        for (int32_t d = 0; d < length; d++) {
-            int64_t *known = &extent[(unsigned char)text[d]], mine = in[i].shape.extent[d];
+                            op, i, in[i].shape.ndim, equation, p.length);
+        for (int32_t d = 0; d < p.length; d++) {
+            int64_t *known = &extent[(unsigned char)p.text[d]], mine = in[i].shape.extent[d];
             if (*known >= 0 && *known != mine && *known != 1 && mine != 1)
                 return TSI_FAIL(TS_ERR_SHAPE,
                                 "%s: dim '%c' is %lld in one place and %lld in another (\"%s\")",
-                                op, text[d], (long long)*known, (long long)mine, equation);
+                                op, p.text[d], (long long)*known, (long long)mine, equation);
             if (*known < 0 || *known == 1) *known = mine;
         }
     }
@@ -81,20 +82,19 @@ ts_status tsi_equation_infer(const char *op, const char *equation, const ts_meta
     TSI_TRY(check_text(op, equation, input_count));
     int64_t extent[128];
     TSI_TRY(extents_of(op, equation, in, input_count, extent));
-    const char *text = NULL;
-    int32_t length = 0;
-    operand_of(equation, input_count, &text, &length);
-    *out = (ts_shape){ .ndim = length };
-    if (length > TS_NDIM_MAX)
-        return TSI_FAIL(TS_ERR_SHAPE, "%s: the result has %d dims", op, length);
-    for (int32_t d = 0; d < length; d++) {
-        if (extent[(unsigned char)text[d]] < 0)
+    part result = part_at(strstr(equation, "->") + 2);
+    *out = (ts_shape){ .ndim = result.length };
+    if (result.length > TS_NDIM_MAX)
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: the result has %d dims", op, result.length);
+    for (int32_t d = 0; d < result.length; d++) {
+        char letter = result.text[d];
+        if (extent[(unsigned char)letter] < 0)
             return TSI_FAIL(TS_ERR_ARG, "%s: dim '%c' of the result is in no input (\"%s\")", op,
-                            text[d], equation);
-        if (place_in(text, d, text[d]) >= 0)
+                            letter, equation);
+        if (place_in(result.text, d, letter) >= 0)
             return TSI_FAIL(TS_ERR_ARG, "%s: dim '%c' occurs twice in the result (\"%s\")", op,
-                            text[d], equation);
-        out->extent[d] = extent[(unsigned char)text[d]];
+                            letter, equation);
+        out->extent[d] = extent[(unsigned char)letter];
     }
     return TS_OK;
 }
@@ -124,21 +124,17 @@ static void letter_rule(tsi_rules *rules, const char *equation, char letter, int
 {
     tsi_role *row = tsi_rules_add(rules);
     if (!row) return;
-    const char *text = NULL;
-    int32_t length = 0;
-    int64_t extent = 1;
-    for (int32_t i = 0; i < factors; i++) {
-        operand_of(equation, i, &text, &length);
-        int32_t d = place_in(text, length, letter);
-        if (d >= 0 && in[i].shape.extent[d] > extent) extent = in[i].shape.extent[d];
+    bool single = true; /* of extent 1 wherever it stands: then it is cut, not broadcast */
+    part p = part_at(equation);
+    for (int32_t i = 0; i < factors; i++, p = next_part(p)) {
+        int32_t d = place_in(p.text, p.length, letter);
+        if (d >= 0) row[i] = TSI_S(d);
+        if (d >= 0 && in[i].shape.extent[d] > 1) single = false;
     }
-    for (int32_t i = 0; i < factors; i++) {
-        operand_of(equation, i, &text, &length);
-        int32_t d = place_in(text, length, letter);
-        if (d >= 0 && (in[i].shape.extent[d] != 1 || extent == 1)) row[i] = TSI_S(d);
-    }
-    operand_of(equation, factors, &text, &length);
-    int32_t d = place_in(text, length, letter);
+    for (int32_t i = 0; i < factors && !single; i++)
+        if (tsi_role_is_s(row[i]) && in[i].shape.extent[tsi_role_dim(row[i])] == 1)
+            row[i] = TSI_ROLE_R;
+    int32_t d = place_in(p.text, p.length, letter);
     row[rules->input_count] = d >= 0 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     finish_row(rules, row, factors, in, out);
 }
@@ -154,12 +150,10 @@ static void partial_rule(tsi_rules *rules, int32_t input, ts_reduce reduce, int3
 
 static bool is_diagonal(const char *equation, int32_t operands, char letter)
 {
-    for (int32_t k = 0; k < operands; k++) {
-        const char *text = NULL;
-        int32_t length = 0;
-        operand_of(equation, k, &text, &length);
-        int32_t first = place_in(text, length, letter);
-        if (first >= 0 && place_in(text + first + 1, length - first - 1, letter) >= 0) return true;
+    part p = part_at(equation);
+    for (int32_t k = 0; k < operands; k++, p = next_part(p)) {
+        int32_t after = place_in(p.text, p.length, letter) + 1;
+        if (after > 0 && place_in(p.text + after, p.length - after, letter) >= 0) return true;
     }
     return false;
 }
@@ -194,16 +188,15 @@ void tsi_equation_rules(tsi_rules *rules, const char *equation, int32_t factors,
 
 /* ---- the local problem ----------------------------------------------------------------------- */
 
-static void add_operand(tsi_contraction *p, const char *text, int32_t length,
-                        const tsi_block *block, int which)
+static void add_operand(tsi_contraction *p, part letters, const tsi_block *block, int which)
 {
-    for (int32_t d = 0; d < length; d++) {
+    for (int32_t d = 0; d < letters.length; d++) {
         tsi_letter *letter = NULL;
         for (int32_t l = 0; l < p->letter_count && !letter; l++)
-            if (p->letter[l].name == text[d]) letter = &p->letter[l];
+            if (p->letter[l].name == letters.text[d]) letter = &p->letter[l];
         if (!letter) {
             letter = &p->letter[p->letter_count++];
-            *letter = (tsi_letter){ .name = text[d], .dim = { -1, -1, -1 }, .extent = 1 };
+            *letter = (tsi_letter){ .name = letters.text[d], .dim = { -1, -1, -1 }, .extent = 1 };
         }
         letter->dim[which] = (int8_t)d;
         if (block->extent[d] == 1) continue; /* broadcasts: no stride */
@@ -218,13 +211,11 @@ void tsi_contraction_make(const char *equation, const tsi_block *a, const tsi_bl
     *out = (tsi_contraction){ .a = *a, .c = *c };
     const tsi_block *block[3] = { a, b, c };
     if (b) out->b = *b;
-    int32_t operand = 0;
+    part p = part_at(equation);
     for (int32_t k = 0; k < 3; k++) {
         if (!block[k]) continue;
-        const char *text = NULL;
-        int32_t length = 0;
-        operand_of(equation, operand++, &text, &length);
-        add_operand(out, text, length, block[k], k);
+        add_operand(out, p, block[k], k);
+        p = next_part(p);
     }
 }
 
