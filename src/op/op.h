@@ -221,6 +221,35 @@ enum { /* tsi_op_desc.dtypes */
 };
 enum { TSI_SAVE_OUT = 32 }; /* saves: bit i: input i; bit 32 + j: output j */
 
+/* ---- samples --------------------------------------------------------------------------------- */
+typedef struct tsi_sample {
+    uint64_t *random;
+    int32_t variant;  /* counts up from 0 */
+    int32_t count;    /* of inputs; before the most the operator takes */
+    ts_meta *in;      /* all zero before */
+    void *attributes; /* the operator's own */
+} tsi_sample;
+
+/* What `of` gives as another variant. */
+static inline bool tsi_sample_as(tsi_sample *s, int32_t variant, bool (*of)(tsi_sample *s))
+{
+    int32_t own = s->variant;
+    s->variant = variant;
+    bool more = of(s);
+    s->variant = own;
+    return more;
+}
+
+static inline ts_meta tsi_meta_f64(ts_shape shape)
+{
+    return (ts_meta){ .shape = shape, .dtype = TS_DTYPE_F64 };
+}
+
+/* One input, and the variant's attributes of a table of `count`, `bytes` each. */
+bool tsi_sample_given(tsi_sample *s, ts_shape shape, const void *given, size_t bytes, size_t count);
+#define TSI_SAMPLE_GIVEN(s, shape, given)                                                          \
+    tsi_sample_given(s, shape, given, sizeof(given)[0], TSI_COUNT_OF(given))
+
 struct tsi_op_desc {
     const char *name;
     const char *dims; /* index expression "mk,kn->mn", "*" for elementwise with broadcast; or NULL
@@ -277,10 +306,8 @@ struct tsi_op_desc {
     /* (optional) Multiplications and additions of the products it makes, of all ranks together;
      * NULL: it makes none. */
     double (*flops)(const tsi_op_call *call);
-    /* For the sweeps: random valid inputs and attributes. `variant` counts up from 0; false: no
-     * more variants. */
-    bool (*sample)(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                   void *attributes);
+    /* For the sweeps: random valid inputs and attributes; false: there are no more variants. */
+    bool (*sample)(tsi_sample *s);
 };
 
 /* ---- the table (table.c), made from ops.def -------------------------------------------------- */

@@ -140,7 +140,7 @@ TS_TEST_RANKS(elementwise_operators_are_kept_as_rows, 1)
             for (int32_t variant = 0; variant < 8; variant++) {
                 call c = { .op = op, .input_count = op->input_max };
                 uint64_t random = t->seed + (uint64_t)variant;
-                if (!op->sample(&random, variant, c.in, &c.input_count, c.attributes)) break;
+                if (!tsi_op_sample(op, &random, variant, c.in, &c.input_count, c.attributes)) break;
                 for (int32_t i = 0; i < c.input_count; i++)
                     if (c.in[i].dtype == TS_DTYPE_F64) c.in[i].dtype = (int32_t)dtypes[d];
                 if (!valid(t, &c)) continue;

@@ -23,7 +23,7 @@ static counts sweep(test *t, const tsi_op_desc *op, ts_dtype dtype)
     for (int32_t variant = 0; variant < 8; variant++) {
         call c = { .op = op, .input_count = op->input_max };
         uint64_t random = t->seed + (uint64_t)variant;
-        if (!op->sample(&random, variant, c.in, &c.input_count, c.attributes)) break;
+        if (!tsi_op_sample(op, &random, variant, c.in, &c.input_count, c.attributes)) break;
         with_dtype(&c, dtype);
         ts_scope_options options = TS_INIT(ts_scope_options);
         options.catches = 1;

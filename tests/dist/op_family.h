@@ -231,7 +231,7 @@ static inline void family_each(test *t, ts_mesh *mesh, const char *const *names,
             memset(c.attributes, 0, sizeof c.attributes);
             memset(c.in, 0, sizeof c.in);
             c.input_count = c.op->input_max;
-            if (!c.op->sample(&random, variant, c.in, &c.input_count, c.attributes)) break;
+            if (!tsi_op_sample(c.op, &random, variant, c.in, &c.input_count, c.attributes)) break;
             if (rounds)
                 family_variant(t, mesh, &c, rounds);
             else

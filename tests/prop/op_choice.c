@@ -47,7 +47,7 @@ static bool sample_make(test *t, const tsi_op_desc *op, int32_t variant, bool re
     *s = (sample){ .op = op, .count = op->input_max };
     if (!op->sample || op->attribute_bytes > sizeof s->attributes) return false;
     uint64_t random = test_random(t);
-    if (!op->sample(&random, variant, s->in, &s->count, s->attributes)) return false;
+    if (!tsi_op_sample(op, &random, variant, s->in, &s->count, s->attributes)) return false;
     if (resized) change_sizes(t, s);
     return true;
 }

@@ -116,7 +116,7 @@ static void sample_rules(const tsi_op_desc *op, tsi_arena *arena, tsi_text *text
     uint64_t attributes[TSI_ATTRIBUTES_MAX / 8] = { 0 }, random = 1;
     int32_t count = op->input_max;
     if (!op->sample || op->attribute_bytes > sizeof attributes ||
-        !op->sample(&random, 0, in, &count, attributes))
+        !tsi_op_sample(op, &random, 0, in, &count, attributes))
         return;
     if (op->normalise && op->normalise(op, in, count, attributes) != TS_OK) return;
     tsi_op_call call = { op, attributes, in, out, count, op->output_count };

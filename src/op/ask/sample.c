@@ -3,6 +3,8 @@
  * so that shards are uneven or empty. */
 #include "op/ask/sample.h"
 
+#include <string.h>
+
 #include "base/error.h"
 #include "op/core/element.h"
 #include "op/pointwise/unary.h"
@@ -25,40 +27,44 @@ ts_shape tsi_sample_shape(uint64_t *random, int32_t variant)
     return shape;
 }
 
-bool tsi_sample_unary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                      void *attributes)
+bool tsi_sample_unary(tsi_sample *s)
 {
-    (void)attributes;
-    *input_count = 1;
-    in[0] = (ts_meta){ .shape = tsi_sample_shape(random, variant), .dtype = TS_DTYPE_F64 };
-    return variant < 3;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(tsi_sample_shape(s->random, s->variant));
+    return s->variant < 3;
 }
 
-bool tsi_sample_binary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                       void *attributes)
+bool tsi_sample_binary(tsi_sample *s)
 {
-    (void)attributes;
-    *input_count = 2;
-    ts_shape shape = tsi_sample_shape(random, variant), other = shape;
-    if (variant == 1 && other.ndim > 1) { /* fewer dims */
+    s->count = 2;
+    ts_shape shape = tsi_sample_shape(s->random, s->variant), other = shape;
+    if (s->variant == 1 && other.ndim > 1) { /* fewer dims */
         other.ndim = shape.ndim - 1;
         for (int32_t d = 0; d < other.ndim; d++)
             other.extent[d] = shape.extent[d + 1];
     }
-    if (variant == 2) other.extent[0] = 1; /* broadcast in place */
-    in[0] = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = other, .dtype = TS_DTYPE_F64 };
-    return variant < 3;
+    if (s->variant == 2) other.extent[0] = 1; /* broadcast in place */
+    s->in[0] = tsi_meta_f64(shape);
+    s->in[1] = tsi_meta_f64(other);
+    return s->variant < 3;
 }
 
-bool tsi_sample_bits(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                     void *attributes)
+bool tsi_sample_bits(tsi_sample *s)
 {
-    int32_t wanted = *input_count; /* the sweeps set it to the most the operator takes */
-    bool more = tsi_sample_binary(random, variant, in, input_count, attributes);
-    in[0].dtype = in[1].dtype = TS_DTYPE_I64;
-    *input_count = wanted == 1 ? 1 : 2;
+    int32_t wanted = s->count; /* the sweeps set it to the most the operator takes */
+    bool more = tsi_sample_binary(s);
+    s->in[0].dtype = s->in[1].dtype = TS_DTYPE_I64;
+    s->count = wanted == 1 ? 1 : 2;
     return more;
+}
+
+bool tsi_sample_given(tsi_sample *s, ts_shape shape, const void *given, size_t bytes, size_t count)
+{
+    if ((size_t)s->variant >= count) return false;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(shape);
+    memcpy(s->attributes, (const char *)given + (size_t)s->variant * bytes, bytes);
+    return true;
 }
 
 /* ---- placements ------------------------------------------------------------------------------ */

@@ -80,7 +80,10 @@ bool tsi_op_sample(const tsi_op_desc *op, uint64_t *random, int32_t variant, ts_
 {
     if (op->flags & TSI_OP_USER)
         return tsi_user_sample(tsi_user_of(op), random, variant, in, input_count, attributes);
-    return op->sample && op->sample(random, variant, in, input_count, attributes);
+    tsi_sample s = { random, variant, *input_count, in, attributes };
+    bool more = op->sample && op->sample(&s);
+    *input_count = s.count;
+    return more;
 }
 
 /* ---- checking a descriptor ------------------------------------------------------------------- */

@@ -111,16 +111,13 @@ static ts_status embedding_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_embedding(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                             void *attributes)
+static bool sample_embedding(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 7, 4 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 1 + variant, .extent = { 5, variant ? 3 : 0 } },
-                       .dtype = TS_DTYPE_I64 };
-    return variant < 2;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(7, 4));
+    s->in[1] = (ts_meta){ .shape = { .ndim = 1 + s->variant, .extent = { 5, s->variant ? 3 : 0 } },
+                          .dtype = TS_DTYPE_I64 };
+    return s->variant < 2;
 }
 
 const tsi_op_desc tsi_op_embedding = {
@@ -215,15 +212,13 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    (void)random;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 1, .extent = { 5 } }, .dtype = TS_DTYPE_I64 };
-    ((rows_attributes *)attributes)->rows = 7;
-    return variant < 1;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
+    s->in[1] = (ts_meta){ .shape = { .ndim = 1, .extent = { 5 } }, .dtype = TS_DTYPE_I64 };
+    ((rows_attributes *)s->attributes)->rows = 7;
+    return s->variant < 1;
 }
 
 const tsi_op_desc tsi_op_embedding_backward = {

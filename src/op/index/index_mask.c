@@ -81,16 +81,13 @@ static ts_status take_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_take(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_take(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 3, 2 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_I64 };
-    if (variant == 1) in[1].shape = TS_SHAPE(7);
-    return variant < 2;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(3, 2));
+    s->in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_I64 };
+    if (s->variant == 1) s->in[1].shape = TS_SHAPE(7);
+    return s->variant < 2;
 }
 
 const tsi_op_desc tsi_op_take = {
@@ -368,23 +365,19 @@ static ts_status mask_grad(const tsi_grad_io *io)
 }
 
 /* Of x [5, 3] or of dy [5], and the mask: the sweeps set every third element. */
-static bool sample_mask(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_mask_backward(tsi_sample *s)
 {
-    (void)random;
-    if (attributes) ((tsi_masked_attributes *)attributes)->count = 5;
-    *count = 2;
-    in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_BOOL };
-    in[0] = (ts_meta){ .shape = in[1].shape, .dtype = TS_DTYPE_F64 };
-    return variant < 1;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5));
+    s->in[1] = (ts_meta){ .shape = TS_SHAPE(5, 3), .dtype = TS_DTYPE_BOOL };
+    return s->variant < 1;
 }
 
-static bool sample_mask_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                                 void *attributes)
+static bool sample_mask(tsi_sample *s)
 {
-    (void)attributes;
-    bool more = sample_mask(random, variant, in, count, NULL);
-    in[0].shape = TS_SHAPE(5);
+    ((tsi_masked_attributes *)s->attributes)->count = 5;
+    bool more = sample_mask_backward(s);
+    s->in[0].shape = s->in[1].shape;
     return more;
 }
 

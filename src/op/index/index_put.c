@@ -425,30 +425,26 @@ static void sample_indices(int32_t variant, ts_meta *x, ts_meta *index, int32_t 
     }
 }
 
-static bool sample_index(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_index(tsi_sample *s)
 {
-    (void)random;
-    if (variant >= 3) return false;
-    sample_indices(variant, in, in + 1, count, attributes);
-    *count += 1;
+    if (s->variant >= 3) return false;
+    sample_indices(s->variant, s->in, s->in + 1, &s->count, s->attributes);
+    s->count += 1;
     return true;
 }
 
-static bool sample_put(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_put(tsi_sample *s)
 {
     static const ts_shape values[] = { { .ndim = 3, .extent = { 5, 4, 5 } },
                                        { .ndim = 3, .extent = { 3, 4, 5 } },
                                        { .ndim = 2, .extent = { 4, 6 } },
                                        { .ndim = 2, .extent = { 1, 5 } } };
-    (void)random;
-    if (variant >= 8) return false;
-    int32_t kind = variant / 2;
-    sample_indices(kind == 3 ? 0 : kind, in, in + 2, count, attributes);
-    in[1] = (ts_meta){ .shape = values[kind], .dtype = TS_DTYPE_F64 };
-    ((tsi_index_put_attributes *)attributes)->accumulate = variant % 2;
-    *count += 2;
+    if (s->variant >= 8) return false;
+    int32_t kind = s->variant / 2;
+    sample_indices(kind == 3 ? 0 : kind, s->in, s->in + 2, &s->count, s->attributes);
+    s->in[1] = tsi_meta_f64(values[kind]);
+    ((tsi_index_put_attributes *)s->attributes)->accumulate = s->variant % 2;
+    s->count += 2;
     return true;
 }
 

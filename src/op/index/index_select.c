@@ -218,34 +218,30 @@ static ts_status add_grad(const tsi_grad_io *io)
 
 /* ---- samples: indices of the sweeps are 0 to 4 ----------------------------------------------- */
 
-static bool sample_select(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_select(tsi_sample *s)
 {
-    (void)random;
-    if (variant >= 2) return false;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 7, 5 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 1, .extent = { 6 } }, .dtype = TS_DTYPE_I64 };
-    ((tsi_index_select_attributes *)attributes)->dim = -variant;
+    if (s->variant >= 2) return false;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(7, 5));
+    s->in[1] = (ts_meta){ .shape = { .ndim = 1, .extent = { 6 } }, .dtype = TS_DTYPE_I64 };
+    ((tsi_index_select_attributes *)s->attributes)->dim = -s->variant;
     return true;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    if (!sample_select(random, variant, in, count, attributes)) return false;
-    ((tsi_index_select_attributes *)attributes)->extent = in[0].shape.extent[variant];
-    in[0].shape.extent[variant] = 6;
+    if (!sample_select(s)) return false;
+    ((tsi_index_select_attributes *)s->attributes)->extent = s->in[0].shape.extent[s->variant];
+    s->in[0].shape.extent[s->variant] = 6;
     return true;
 }
 
-static bool sample_add(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_add(tsi_sample *s)
 {
-    if (!sample_select(random, variant, in, count, attributes)) return false;
-    *count = 3;
-    in[2] = in[0];
-    in[2].shape.extent[variant] = 6;
+    if (!sample_select(s)) return false;
+    s->count = 3;
+    s->in[2] = s->in[0];
+    s->in[2].shape.extent[s->variant] = 6;
     return true;
 }
 

@@ -379,47 +379,43 @@ static ts_meta meta_of(const int64_t *extent, ts_dtype dtype)
     return (ts_meta){ .shape = TS_SHAPE(extent[0], extent[1]), .dtype = (int32_t)dtype };
 }
 
-static bool sample_gather(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_gather(tsi_sample *s)
 {
-    (void)random;
-    if (variant >= SAMPLES) return false;
-    *count = 2;
-    in[0] = meta_of(samples[variant].x, TS_DTYPE_F64);
-    in[1] = meta_of(samples[variant].index, TS_DTYPE_I64);
-    ((tsi_scatter_attributes *)attributes)->dim = samples[variant].dim;
+    if (s->variant >= SAMPLES) return false;
+    s->count = 2;
+    s->in[0] = meta_of(samples[s->variant].x, TS_DTYPE_F64);
+    s->in[1] = meta_of(samples[s->variant].index, TS_DTYPE_I64);
+    ((tsi_scatter_attributes *)s->attributes)->dim = samples[s->variant].dim;
     return true;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    if (!sample_gather(random, variant, in, count, attributes)) return false;
-    in[0] = meta_of(samples[variant].source, TS_DTYPE_F64);
-    ((tsi_scatter_attributes *)attributes)->shape =
-        (tsi_dims){ .count = 2, .value = { samples[variant].x[0], samples[variant].x[1] } };
+    if (!sample_gather(s)) return false;
+    s->in[0] = meta_of(samples[s->variant].source, TS_DTYPE_F64);
+    ((tsi_scatter_attributes *)s->attributes)->shape =
+        (tsi_dims){ .count = 2, .value = { samples[s->variant].x[0], samples[s->variant].x[1] } };
     return true;
 }
 
-static bool sample_scatter(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_scatter(tsi_sample *s)
 {
-    bool alone = variant >= SAMPLES; /* a number instead of a source */
-    if (!sample_gather(random, alone ? variant - SAMPLES : variant, in, count, attributes) ||
-        variant > SAMPLES + 1)
+    bool alone = s->variant >= SAMPLES; /* a number instead of a source */
+    if (!tsi_sample_as(s, alone ? s->variant - SAMPLES : s->variant, sample_gather) ||
+        s->variant > SAMPLES + 1)
         return false;
     if (!alone) {
-        in[(*count)++] = meta_of(samples[variant].source, TS_DTYPE_F64);
+        s->in[s->count++] = meta_of(samples[s->variant].source, TS_DTYPE_F64);
         return true;
     }
-    ((tsi_scatter_attributes *)attributes)->value = tsi_number_real(variant == SAMPLES ? 2.5 : 0.0);
+    ((tsi_scatter_attributes *)s->attributes)->value =
+        tsi_number_real(s->variant == SAMPLES ? 2.5 : 0.0);
     return true;
 }
 
-static bool sample_scatter_add(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                               void *attributes)
+static bool sample_scatter_add(tsi_sample *s)
 {
-    return variant < SAMPLES && sample_scatter(random, variant, in, count, attributes);
+    return s->variant < SAMPLES && sample_scatter(s);
 }
 
 #define ALONG                                                                                      \

@@ -292,18 +292,18 @@ static ts_status sort_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_sort(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_sort(tsi_sample *s)
 {
-    (void)random;
-    tsi_sort_attributes *a = attributes;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 4, 0 } },
-                       .dtype = variant == 3 ? TS_DTYPE_I64 : TS_DTYPE_F64 };
-    if (variant == 2) in[0].shape.extent[2] = 3;
-    *a = (tsi_sort_attributes){ .dim = variant == 0 ? 0 : -1, .k = 2, .descending = variant & 1 };
+    tsi_sort_attributes *a = s->attributes;
+    s->count = 1;
+    s->in[0] = (ts_meta){ .shape = { .ndim = 2 + (s->variant == 2), .extent = { 5, 4, 0 } },
+                          .dtype = s->variant == 3 ? TS_DTYPE_I64 : TS_DTYPE_F64 };
+    if (s->variant == 2) s->in[0].shape.extent[2] = 3;
+    *a = (tsi_sort_attributes){ .dim = s->variant == 0 ? 0 : -1,
+                                .k = 2,
+                                .descending = s->variant & 1 };
     a->sorted = 1;
-    return variant < 4;
+    return s->variant < 4;
 }
 
 #define SORT                                                                                       \

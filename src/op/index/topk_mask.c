@@ -58,14 +58,12 @@ static ts_status topk_mask_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_topk_mask(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                             void *attributes)
+static bool sample_topk_mask(tsi_sample *s)
 {
-    (void)random;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 6 } }, .dtype = TS_DTYPE_F64 };
-    ((topk_mask_attributes *)attributes)->k = 2 + variant;
-    return variant < 2;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 6));
+    ((topk_mask_attributes *)s->attributes)->k = 2 + s->variant;
+    return s->variant < 2;
 }
 
 const tsi_op_desc tsi_op_topk_mask = {

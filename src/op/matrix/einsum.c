@@ -440,10 +440,8 @@ static ts_status einsum_grad(const tsi_grad_io *io)
 
 /* ---- the row --------------------------------------------------------------------------------- */
 
-static bool sample_einsum(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_einsum(tsi_sample *s)
 {
-    (void)random;
     static const struct {
         const char *equation;
         int32_t count;
@@ -459,13 +457,13 @@ static bool sample_einsum(uint64_t *random, int32_t variant, ts_meta *in, int32_
         { "bii->bi", 1, { { 3, 0, { 3, 4, 4 } }, { 0, 0, { 0 } }, { 0, 0, { 0 } } } },
         { "ii,ij->j", 2, { { 2, 0, { 4, 4 } }, { 2, 0, { 4, 5 } }, { 0, 0, { 0 } } } },
     };
-    if (variant >= (int32_t)TSI_COUNT_OF(calls)) return false;
-    einsum_attributes *a = attributes;
+    if (s->variant >= (int32_t)TSI_COUNT_OF(calls)) return false;
+    einsum_attributes *a = s->attributes;
     a->chunks.scatter = -1;
-    snprintf(a->equation, sizeof a->equation, "%s", calls[variant].equation);
-    *count = calls[variant].count;
-    for (int32_t i = 0; i < *count; i++)
-        in[i] = (ts_meta){ .shape = calls[variant].shape[i], .dtype = TS_DTYPE_F64 };
+    snprintf(a->equation, sizeof a->equation, "%s", calls[s->variant].equation);
+    s->count = calls[s->variant].count;
+    for (int32_t i = 0; i < s->count; i++)
+        s->in[i] = tsi_meta_f64(calls[s->variant].shape[i]);
     return true;
 }
 

@@ -224,24 +224,20 @@ static ts_status grouped_grad(const tsi_grad_io *io)
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* One group, so that any index in range is an end the rows allow. */
-static bool sample_grouped(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_grouped(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 3;
-    in[0] = (ts_meta){ .shape = TS_SHAPE(5, 4), .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = TS_SHAPE(1 + variant, 4, 3), .dtype = TS_DTYPE_F64 };
-    in[2] = (ts_meta){ .shape = TS_SHAPE(1 + variant), .dtype = TS_DTYPE_I64 };
-    return variant < 2;
+    s->count = 3;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
+    s->in[1] = tsi_meta_f64(TS_SHAPE(1 + s->variant, 4, 3));
+    s->in[2] = (ts_meta){ .shape = TS_SHAPE(1 + s->variant), .dtype = TS_DTYPE_I64 };
+    return s->variant < 2;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    bool more = sample_grouped(random, variant, in, count, attributes);
-    in[1].shape = TS_SHAPE(5, 3);
-    ((grouped_attributes *)attributes)->groups = 1 + variant;
+    bool more = sample_grouped(s);
+    s->in[1].shape = TS_SHAPE(5, 3);
+    ((grouped_attributes *)s->attributes)->groups = 1 + s->variant;
     return more;
 }
 

@@ -147,20 +147,16 @@ static ts_status linear_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_linear(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 3;
-    int32_t rows = 1 + variant;
-    in[0] =
+    s->count = 3;
+    int32_t rows = 1 + s->variant;
+    s->in[0] =
         (ts_meta){ .shape = { .ndim = rows + 1, .extent = { 5, 4, 3 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 3, .extent = { 7, 5, variant ? 3 : 4 } },
-                       .dtype = TS_DTYPE_F64 };
-    in[2] = (ts_meta){ .shape = { .ndim = rows, .extent = { 5, variant ? 4 : 0 } },
-                       .dtype = TS_DTYPE_I64 };
-    return variant < 2;
+    s->in[1] = tsi_meta_f64(TS_SHAPE(7, 5, s->variant ? 3 : 4));
+    s->in[2] = (ts_meta){ .shape = { .ndim = rows, .extent = { 5, s->variant ? 4 : 0 } },
+                          .dtype = TS_DTYPE_I64 };
+    return s->variant < 2;
 }
 
 static double linear_flops(const tsi_op_call *call)
@@ -293,18 +289,16 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     return status;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    (void)random;
-    *count = 3;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    in[2] = (ts_meta){ .shape = { .ndim = 1, .extent = { 5 } }, .dtype = TS_DTYPE_I64 };
-    in[3] = (ts_meta){ .shape = { .ndim = 3, .extent = { 7, 4, 3 } }, .dtype = TS_DTYPE_F64 };
-    ((grouped_attributes *)attributes)->groups = 7;
-    *count = 3 + variant;
-    return variant < 2;
+    s->count = 3;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
+    s->in[1] = tsi_meta_f64(TS_SHAPE(5, 3));
+    s->in[2] = (ts_meta){ .shape = { .ndim = 1, .extent = { 5 } }, .dtype = TS_DTYPE_I64 };
+    s->in[3] = tsi_meta_f64(TS_SHAPE(7, 4, 3));
+    ((grouped_attributes *)s->attributes)->groups = 7;
+    s->count = 3 + s->variant;
+    return s->variant < 2;
 }
 
 static double backward_flops(const tsi_op_call *call)

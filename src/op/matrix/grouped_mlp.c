@@ -184,32 +184,29 @@ static ts_status mlp_grad(const tsi_grad_io *io)
 
 /* ---- rows of the table ----------------------------------------------------------------------- */
 
-static bool sample_mlp(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_mlp(tsi_sample *s)
 {
-    (void)random;
-    int32_t rows = 1 + variant % 2;
+    int32_t rows = 1 + s->variant % 2;
     ts_shape shape = { .ndim = rows + 1, .extent = { 5, 4, 3 } };
     int64_t width = shape.extent[rows];
-    *count = TSI_MLP_INPUTS;
-    in[TSI_MLP_X] = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_F64 };
+    s->count = TSI_MLP_INPUTS;
+    s->in[TSI_MLP_X] = tsi_meta_f64(shape);
     shape.extent[rows] = 2;
-    in[TSI_MLP_WHICH] = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_I64 };
-    in[TSI_MLP_WEIGHT] = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_F64 };
-    in[TSI_MLP_IN] = (ts_meta){ .shape = TS_SHAPE(7, 2, 3, width), .dtype = TS_DTYPE_F64 };
-    in[TSI_MLP_OUT] = (ts_meta){ .shape = TS_SHAPE(7, width, 3), .dtype = TS_DTYPE_F64 };
-    ((tsi_mlp_attributes *)attributes)->activation = variant * 3; /* silu, quick_gelu, sigmoid */
-    return variant < 3;
+    s->in[TSI_MLP_WHICH] = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_I64 };
+    s->in[TSI_MLP_WEIGHT] = tsi_meta_f64(shape);
+    s->in[TSI_MLP_IN] = tsi_meta_f64(TS_SHAPE(7, 2, 3, width));
+    s->in[TSI_MLP_OUT] = tsi_meta_f64(TS_SHAPE(7, width, 3));
+    /* silu, quick_gelu, sigmoid */
+    ((tsi_mlp_attributes *)s->attributes)->activation = s->variant * 3;
+    return s->variant < 3;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    ts_meta forward[TSI_MLP_INPUTS];
-    bool more = sample_mlp(random, variant, forward, count, attributes);
-    in[DY_BACK] = forward[TSI_MLP_X];
-    memcpy(in + X_BACK, forward, sizeof forward);
-    *count = TSI_MLP_INPUTS + 1;
+    bool more = sample_mlp(s);
+    memmove(s->in + X_BACK, s->in, TSI_MLP_INPUTS * sizeof *s->in);
+    s->in[DY_BACK] = s->in[X_BACK + TSI_MLP_X];
+    s->count = TSI_MLP_INPUTS + 1;
     return more;
 }
 

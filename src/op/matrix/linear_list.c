@@ -332,47 +332,42 @@ static ts_meta weight_meta(int64_t rows)
     return (ts_meta){ .shape = TS_SHAPE(rows, INNER), .dtype = TS_DTYPE_F64 };
 }
 
-static bool sample_list(int32_t n, int32_t variant, ts_meta *in, int32_t *count, void *attributes)
+static bool sample_list(int32_t n, tsi_sample *s)
 {
-    *(list_attributes *)attributes = (list_attributes){ { .scatter = -1 } };
-    *count = 1 + n;
-    in[0] = rows_meta(variant, INNER);
-    for (int32_t i = 0; i < n && variant < 2; i++)
-        in[1 + i] = weight_meta(widths[variant][i]);
-    return variant < 2;
+    *(list_attributes *)s->attributes = (list_attributes){ { .scatter = -1 } };
+    s->count = 1 + n;
+    s->in[0] = rows_meta(s->variant, INNER);
+    for (int32_t i = 0; i < n && s->variant < 2; i++)
+        s->in[1 + i] = weight_meta(widths[s->variant][i]);
+    return s->variant < 2;
 }
 
-static bool sample_weights(int32_t n, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+/* Narrow, as they are. */
+static bool sample_weights(int32_t n, tsi_sample *s)
 {
-    (void)attributes; /* narrow, as they are */
-    *count = 1 + n;
-    in[0] = rows_meta(variant, INNER);
-    for (int32_t i = 0; i < n && variant < 2; i++)
-        in[1 + i] = rows_meta(variant, widths[variant][i]);
-    return variant < 2;
+    s->count = 1 + n;
+    s->in[0] = rows_meta(s->variant, INNER);
+    for (int32_t i = 0; i < n && s->variant < 2; i++)
+        s->in[1 + i] = rows_meta(s->variant, widths[s->variant][i]);
+    return s->variant < 2;
 }
 
-static bool sample_input(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_input(tsi_sample *s)
 {
-    (void)random;
-    *(list_attributes *)attributes = (list_attributes){ { .scatter = -1 } };
-    int32_t n = 2 + variant % 2;
-    *count = 2 * n;
-    for (int32_t i = 0; i < n && variant < 2; i++) {
-        in[i] = rows_meta(variant, widths[variant][i]);
-        in[n + i] = weight_meta(widths[variant][i]);
+    *(list_attributes *)s->attributes = (list_attributes){ { .scatter = -1 } };
+    int32_t n = 2 + s->variant % 2;
+    s->count = 2 * n;
+    for (int32_t i = 0; i < n && s->variant < 2; i++) {
+        s->in[i] = rows_meta(s->variant, widths[s->variant][i]);
+        s->in[n + i] = weight_meta(widths[s->variant][i]);
     }
-    return variant < 2;
+    return s->variant < 2;
 }
 
 #define SAMPLE(name, kind, n)                                                                      \
-    static bool name(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,               \
-                     void *attributes)                                                             \
+    static bool name(tsi_sample *s)                                                                \
     {                                                                                              \
-        (void)random;                                                                              \
-        return kind(n, variant, in, count, attributes);                                            \
+        return kind(n, s);                                                                         \
     }
 SAMPLE(sample_pair, sample_list, 2)
 SAMPLE(sample_triple, sample_list, 3)

@@ -439,51 +439,44 @@ static void meta_set(ts_meta *meta, int32_t ndim, const int64_t *extent)
     memcpy(meta->shape.extent, extent, (size_t)ndim * sizeof *extent);
 }
 
-static bool sample_matmul(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_matmul(tsi_sample *s)
 {
-    (void)random;
-    *(product_attributes *)attributes = product_default;
+    *(product_attributes *)s->attributes = product_default;
     static const int64_t shape[][2][4] = { { { 5, 4 }, { 4, 3 } },
                                            { { 2, 5, 4 }, { 2, 4, 3 } },
                                            { { 3, 5, 4 }, { 4, 2 } },
                                            { { 4 }, { 4, 3 } },
                                            { { 5, 4 }, { 4 } } };
     static const int32_t ndim[][2] = { { 2, 2 }, { 3, 3 }, { 3, 2 }, { 1, 2 }, { 2, 1 } };
-    *count = 2;
+    s->count = 2;
     for (int k = 0; k < 2; k++)
-        meta_set(&in[k], ndim[variant % 5][k], shape[variant % 5][k]);
-    return variant < 5;
+        meta_set(&s->in[k], ndim[s->variant % 5][k], shape[s->variant % 5][k]);
+    return s->variant < 5;
 }
 
-static bool sample_fixed(const tsi_op_desc *op, int32_t variant, ts_meta *in, int32_t *count)
+static bool sample_fixed(const tsi_op_desc *op, tsi_sample *s)
 {
     static const int64_t mm[2][2] = { { 5, 4 }, { 4, 3 } },
                          bmm[2][3] = { { 3, 5, 4 }, { 3, 4, 2 } };
     bool batched = op->name[0] == 'b';
     const product_form *form = op->family;
-    meta_set(&in[form->a], batched ? 3 : 2, batched ? bmm[0] : mm[0]);
-    meta_set(&in[form->b], batched ? 3 : 2, batched ? bmm[1] : mm[1]);
-    *count = form->bias >= 0 ? 3 : 2;
-    const int64_t row[2] = { variant == 1 ? 1 : batched ? 2 : 3, 0 };
-    if (form->bias >= 0) meta_set(&in[form->bias], 1, row);
-    return variant < (form->bias >= 0 ? 3 : 1);
+    meta_set(&s->in[form->a], batched ? 3 : 2, batched ? bmm[0] : mm[0]);
+    meta_set(&s->in[form->b], batched ? 3 : 2, batched ? bmm[1] : mm[1]);
+    s->count = form->bias >= 0 ? 3 : 2;
+    const int64_t row[2] = { s->variant == 1 ? 1 : batched ? 2 : 3, 0 };
+    if (form->bias >= 0) meta_set(&s->in[form->bias], 1, row);
+    return s->variant < (form->bias >= 0 ? 3 : 1);
 }
 
-static bool sample_mm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                      void *attributes)
+static bool sample_mm(tsi_sample *s)
 {
-    (void)random;
-    *(product_attributes *)attributes = product_default;
-    return sample_fixed(&tsi_op_mm, variant, in, count);
+    *(product_attributes *)s->attributes = product_default;
+    return sample_fixed(&tsi_op_mm, s);
 }
 
-static bool sample_bmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_bmm(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    return sample_fixed(&tsi_op_bmm, variant, in, count);
+    return sample_fixed(&tsi_op_bmm, s);
 }
 
 static void sample_factors(int32_t variant, added_attributes *out)
@@ -491,71 +484,57 @@ static void sample_factors(int32_t variant, added_attributes *out)
     *out = variant == 2 ? (added_attributes){ tsi_number_real(0.5), tsi_number_real(-2) } : plainly;
 }
 
-static bool sample_addmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_addmm(tsi_sample *s)
 {
-    (void)random;
-    sample_factors(variant, attributes);
-    return sample_fixed(&tsi_op_addmm, variant, in, count);
+    sample_factors(s->variant, s->attributes);
+    return sample_fixed(&tsi_op_addmm, s);
 }
 
-static bool sample_baddbmm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_baddbmm(tsi_sample *s)
 {
-    (void)random;
-    sample_factors(variant, attributes);
-    return sample_fixed(&tsi_op_baddbmm, variant, in, count);
+    sample_factors(s->variant, s->attributes);
+    return sample_fixed(&tsi_op_baddbmm, s);
 }
 
-static bool sample_dot(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_dot(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    const int64_t n[] = { variant == 0 ? 5 : 4 };
-    *count = 2;
-    meta_set(&in[0], 1, n);
-    meta_set(&in[1], 1, n);
-    return variant < 2;
+    const int64_t n[] = { s->variant == 0 ? 5 : 4 };
+    s->count = 2;
+    meta_set(&s->in[0], 1, n);
+    meta_set(&s->in[1], 1, n);
+    return s->variant < 2;
 }
 
-static bool sample_mv(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                      void *attributes)
+static bool sample_mv(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
     static const int64_t m[] = { 5, 4 }, v[] = { 4 };
-    *count = 2;
-    meta_set(&in[0], 2, m);
-    meta_set(&in[1], 1, v);
-    return variant < 1;
+    s->count = 2;
+    meta_set(&s->in[0], 2, m);
+    meta_set(&s->in[1], 1, v);
+    return s->variant < 1;
 }
 
-static bool sample_linear(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_linear(tsi_sample *s)
 {
-    (void)random;
-    *(product_attributes *)attributes = product_default;
+    *(product_attributes *)s->attributes = product_default;
     static const int64_t x[] = { 2, 5, 4 }, w[] = { 3, 4 }, b[] = { 3 };
-    *count = variant == 0 ? 2 : 3;
-    meta_set(&in[0], variant == 2 ? 2 : 3, variant == 2 ? x + 1 : x);
-    meta_set(&in[1], 2, w);
-    if (variant > 0) meta_set(&in[2], 1, b);
-    return variant < 3;
+    s->count = s->variant == 0 ? 2 : 3;
+    meta_set(&s->in[0], s->variant == 2 ? 2 : 3, s->variant == 2 ? x + 1 : x);
+    meta_set(&s->in[1], 2, w);
+    if (s->variant > 0) meta_set(&s->in[2], 1, b);
+    return s->variant < 3;
 }
 
-static bool sample_onto(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_onto(tsi_sample *s)
 {
-    (void)random;
     static const int64_t c[] = { 2, 5, 4 }, dy[] = { 2, 5, 3 }, w[] = { 3, 4 };
-    *count = 3;
-    meta_set(&in[0], variant == 1 ? 2 : 3, variant == 1 ? c + 1 : c);
-    meta_set(&in[1], variant == 1 ? 2 : 3, variant == 1 ? dy + 1 : dy);
-    meta_set(&in[2], 2, w);
-    snprintf(((onto_attributes *)attributes)->equation, EQUATION_MAX, "%s",
-             variant == 1 ? "An,nk->Ak" : "ABn,nk->ABk");
-    return variant < 2;
+    s->count = 3;
+    meta_set(&s->in[0], s->variant == 1 ? 2 : 3, s->variant == 1 ? c + 1 : c);
+    meta_set(&s->in[1], s->variant == 1 ? 2 : 3, s->variant == 1 ? dy + 1 : dy);
+    meta_set(&s->in[2], 2, w);
+    snprintf(((onto_attributes *)s->attributes)->equation, EQUATION_MAX, "%s",
+             s->variant == 1 ? "An,nk->Ak" : "ABn,nk->ABk");
+    return s->variant < 2;
 }
 
 /* Letters and one "->" alone: the dots of einsum are spelled out by whoever calls. */

@@ -213,32 +213,27 @@ static void meta_of(ts_meta *meta, int32_t ndim, const int64_t *extent)
 
 static const int64_t sample_x[] = { 2, 5, 4 }, sample_scale[] = { 2, 5, 1 };
 
-static bool sample_add(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_add(tsi_sample *s)
 {
-    (void)random;
-    if (variant > 2) return false;
-    int32_t ndim = 3 - variant;
-    *(tsi_add_norm *)attributes = (tsi_add_norm){ .eps = 1e-5 };
-    *count = 3;
-    meta_of(&in[X], ndim, sample_x + variant);
-    meta_of(&in[R], ndim, sample_x + variant);
-    meta_of(&in[WEIGHT], 1, sample_x + 2);
+    if (s->variant > 2) return false;
+    int32_t ndim = 3 - s->variant;
+    *(tsi_add_norm *)s->attributes = (tsi_add_norm){ .eps = 1e-5 };
+    s->count = 3;
+    meta_of(&s->in[X], ndim, sample_x + s->variant);
+    meta_of(&s->in[R], ndim, sample_x + s->variant);
+    meta_of(&s->in[WEIGHT], 1, sample_x + 2);
     return true;
 }
 
-static bool sample_back(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_back(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    if (variant > 2) return false;
-    int32_t ndim = 3 - variant;
-    *count = 5;
+    if (s->variant > 2) return false;
+    int32_t ndim = 3 - s->variant;
+    s->count = 5;
     for (int32_t i = DSUM; i <= SUM; i++)
-        meta_of(&in[i], ndim, sample_x + variant);
-    meta_of(&in[WEIGHT_OF], 1, sample_x + 2);
-    meta_of(&in[SCALE], ndim, sample_scale + variant);
+        meta_of(&s->in[i], ndim, sample_x + s->variant);
+    meta_of(&s->in[WEIGHT_OF], 1, sample_x + 2);
+    meta_of(&s->in[SCALE], ndim, sample_scale + s->variant);
     return true;
 }
 

@@ -230,43 +230,38 @@ static ts_status attention_grad(const tsi_grad_io *io)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static bool sample_attention(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                             void *attributes)
+static bool sample_attention(tsi_sample *s)
 {
-    (void)random;
-    attention_attributes *a = attributes;
+    attention_attributes *a = s->attributes;
     static const char *const masks[] = { "",
                                          "",
                                          "",
                                          "window(1, 2)",
                                          "causal & documents(2, 3)",
                                          "prefix(1) | window(0, 1) + softcap(2) + alibi" };
-    *a = (attention_attributes){ .scale = variant == 1   ? 0.3
-                                          : variant == 5 ? 0.0
-                                                         : (double)NAN,
-                                 .causal = variant == 0 || variant == 2 };
-    memcpy(a->mask, masks[variant % 6], strlen(masks[variant % 6]) + 1);
-    if (variant == 4) a->dropout = 0.25;
-    int64_t groups = variant == 2 ? 2 : 4;
-    *count = 3;
-    in[0] = (ts_meta){ .shape = { .ndim = 4, .extent = { 2, 4, 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    in[1] =
-        (ts_meta){ .shape = { .ndim = 4, .extent = { 2, groups, 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    in[2] =
-        (ts_meta){ .shape = { .ndim = 4, .extent = { 2, groups, 5, 2 } }, .dtype = TS_DTYPE_F64 };
-    return variant < 6;
+    *a = (attention_attributes){ .scale = s->variant == 1   ? 0.3
+                                          : s->variant == 5 ? 0.0
+                                                            : (double)NAN,
+                                 .causal = s->variant == 0 || s->variant == 2 };
+    memcpy(a->mask, masks[s->variant % 6], strlen(masks[s->variant % 6]) + 1);
+    if (s->variant == 4) a->dropout = 0.25;
+    int64_t groups = s->variant == 2 ? 2 : 4;
+    s->count = 3;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(2, 4, 5, 3));
+    s->in[1] = tsi_meta_f64(TS_SHAPE(2, groups, 5, 3));
+    s->in[2] = tsi_meta_f64(TS_SHAPE(2, groups, 5, 2));
+    return s->variant < 6;
 }
 
-static bool sample_attention_backward(uint64_t *random, int32_t variant, ts_meta *in,
-                                      int32_t *count, void *attributes)
+static bool sample_attention_backward(tsi_sample *s)
 {
-    bool more = sample_attention(random, variant, in, count, attributes);
-    in[3] = in[5] = in[0];
-    in[3].shape.extent[3] = in[5].shape.extent[3] = in[2].shape.extent[3];
-    in[4] = in[0];
-    in[4].shape.ndim = 3;
-    in[4].shape.extent[3] = 0;
-    *count = 6;
+    bool more = sample_attention(s);
+    s->in[3] = s->in[5] = s->in[0];
+    s->in[3].shape.extent[3] = s->in[5].shape.extent[3] = s->in[2].shape.extent[3];
+    s->in[4] = s->in[0];
+    s->in[4].shape.ndim = 3;
+    s->in[4].shape.extent[3] = 0;
+    s->count = 6;
     return more;
 }
 

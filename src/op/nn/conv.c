@@ -388,39 +388,32 @@ static void sample_target(tsi_conv_attributes *a, int32_t variant, const ts_meta
     memcpy(a->shape.value, result->shape.extent, sizeof a->shape.value);
 }
 
-static bool sample_conv(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_conv(tsi_sample *s)
 {
-    (void)random;
     ts_meta y;
-    sample_shapes(variant, &in[0], &in[1], &y);
-    sample_target(attributes, variant, NULL);
-    in[2] = (ts_meta){ .shape = { .ndim = 1, .extent = { in[1].shape.extent[0] } },
-                       .dtype = TS_DTYPE_F64 };
-    *count = variant == 2 ? 2 : 3;
-    return variant < 3;
+    sample_shapes(s->variant, &s->in[0], &s->in[1], &y);
+    sample_target(s->attributes, s->variant, NULL);
+    s->in[2] = tsi_meta_f64(TS_SHAPE(s->in[1].shape.extent[0]));
+    s->count = s->variant == 2 ? 2 : 3;
+    return s->variant < 3;
 }
 
-static bool sample_backward_input(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                                  void *attributes)
+static bool sample_backward_input(tsi_sample *s)
 {
-    (void)random;
     ts_meta x;
-    sample_shapes(variant, &x, &in[1], &in[0]);
-    sample_target(attributes, variant, &x);
-    *count = 2;
-    return variant < 3;
+    sample_shapes(s->variant, &x, &s->in[1], &s->in[0]);
+    sample_target(s->attributes, s->variant, &x);
+    s->count = 2;
+    return s->variant < 3;
 }
 
-static bool sample_backward_weight(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                                   void *attributes)
+static bool sample_backward_weight(tsi_sample *s)
 {
-    (void)random;
     ts_meta w;
-    sample_shapes(variant, &in[0], &w, &in[1]);
-    sample_target(attributes, variant, &w);
-    *count = 2;
-    return variant < 3;
+    sample_shapes(s->variant, &s->in[0], &w, &s->in[1]);
+    sample_target(s->attributes, s->variant, &w);
+    s->count = 2;
+    return s->variant < 3;
 }
 
 /* Every element of the result is a sum over the weights of its channel; the gradients have as many

@@ -308,40 +308,27 @@ static ts_status pick_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_labels(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_labels(tsi_sample *s)
 {
-    (void)random;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 6, 0 } },
-                       .dtype = TS_DTYPE_F64 };
-    if (variant == 2) in[0].shape = (ts_shape){ .ndim = 3, .extent = { 2, 3, 6 } };
-    in[1] = (ts_meta){ .shape = in[0].shape, .dtype = TS_DTYPE_I64 };
-    in[1].shape.extent[--in[1].shape.ndim] = 0;
-    if (attributes)
-        *(tsi_cross_entropy_attributes *)attributes =
-            (tsi_cross_entropy_attributes){ .ignore_index = 2, .reduction = variant };
-    return variant < 3;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(s->variant == 2 ? TS_SHAPE(2, 3, 6) : TS_SHAPE(5, 6));
+    s->in[1] = (ts_meta){ .shape = s->in[0].shape, .dtype = TS_DTYPE_I64 };
+    s->in[1].shape.extent[--s->in[1].shape.ndim] = 0;
+    return s->variant < 3;
 }
 
 /* Of cross_entropy: also with weights and smoothing. */
-static bool sample_weighted(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_weighted(tsi_sample *s)
 {
-    sample_labels(random, variant % 3, in, count, attributes);
-    if (variant < 3) return true;
-    const ts_shape *x = &in[0].shape;
-    in[2] = (ts_meta){ .shape = TS_SHAPE(x->extent[x->ndim - 1]), .dtype = TS_DTYPE_F64 };
-    *count = 3;
-    ((tsi_cross_entropy_attributes *)attributes)->label_smoothing = variant == 4 ? 0 : 0.25;
-    return variant < 6;
-}
-
-static bool sample_pick(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
-{
-    (void)attributes;
-    return sample_labels(random, variant, in, count, NULL);
+    (void)tsi_sample_as(s, s->variant % 3, sample_labels);
+    tsi_cross_entropy_attributes *a = s->attributes;
+    *a = (tsi_cross_entropy_attributes){ .ignore_index = 2, .reduction = s->variant % 3 };
+    if (s->variant < 3) return true;
+    const ts_shape *x = &s->in[0].shape;
+    s->in[2] = tsi_meta_f64(TS_SHAPE(x->extent[x->ndim - 1]));
+    s->count = 3;
+    a->label_smoothing = s->variant == 4 ? 0 : 0.25;
+    return s->variant < 6;
 }
 
 /* dy [..], labels [..] -> [.., C]: dy at the label, else 0. */
@@ -410,12 +397,11 @@ static ts_status pick_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_pick_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                                 void *attributes)
+static bool sample_pick_backward(tsi_sample *s)
 {
-    bool more = sample_labels(random, variant, in, count, NULL);
-    ((pick_attributes *)attributes)->classes = in[0].shape.extent[in[0].shape.ndim - 1];
-    in[0].shape = in[1].shape;
+    bool more = sample_labels(s);
+    ((pick_attributes *)s->attributes)->classes = s->in[0].shape.extent[s->in[0].shape.ndim - 1];
+    s->in[0].shape = s->in[1].shape;
     return more;
 }
 
@@ -447,7 +433,7 @@ const tsi_op_desc tsi_op_pick = {
     .rules = pick_rules,
     .reference = pick_reference,
     .grad = pick_grad,
-    .sample = sample_pick,
+    .sample = sample_labels,
 };
 
 /* ---- the gradient ---------------------------------------------------------------------------- */
@@ -505,13 +491,11 @@ static ts_status ceb_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_ceb(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_ceb(tsi_sample *s)
 {
-    (void)attributes;
-    bool more = sample_labels(random, variant, in, count, NULL);
-    in[2] = in[3] = (ts_meta){ .shape = in[1].shape, .dtype = TS_DTYPE_F64 };
-    *count = 4;
+    bool more = sample_labels(s);
+    s->in[2] = s->in[3] = tsi_meta_f64(s->in[1].shape);
+    s->count = 4;
     return more;
 }
 

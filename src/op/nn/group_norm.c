@@ -297,18 +297,14 @@ static ts_status group_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_group(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_group(tsi_sample *s)
 {
-    (void)random;
-    *(tsi_group_norm_attributes *)attributes =
-        (tsi_group_norm_attributes){ variant == 1 ? 1 : 2, 1e-5 };
-    in[0] = (ts_meta){ .shape = { .ndim = 3 + (variant == 2), .extent = { 3, 4, 5 } },
-                       .dtype = TS_DTYPE_F64 };
-    if (variant == 2) in[0].shape.extent[3] = 2;
-    in[1] = in[2] = (ts_meta){ .shape = { .ndim = 1, .extent = { 4 } }, .dtype = TS_DTYPE_F64 };
-    *count = variant == 1 ? 1 : 3;
-    return variant < 3;
+    *(tsi_group_norm_attributes *)s->attributes =
+        (tsi_group_norm_attributes){ s->variant == 1 ? 1 : 2, 1e-5 };
+    s->in[0] = tsi_meta_f64(s->variant == 2 ? TS_SHAPE(3, 4, 5, 2) : TS_SHAPE(3, 4, 5));
+    s->in[1] = s->in[2] = tsi_meta_f64(TS_SHAPE(4));
+    s->count = s->variant == 1 ? 1 : 3;
+    return s->variant < 3;
 }
 
 const tsi_op_desc tsi_op_group_norm = {

@@ -361,19 +361,17 @@ static double lce_flops(const tsi_op_call *call)
            (double)ts_shape_count(&call->in[WEIGHT].shape);
 }
 
-static bool sample_lce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_lce(tsi_sample *s)
 {
-    (void)random;
-    ts_shape rows = variant % 2 ? TS_SHAPE(2, 3) : TS_SHAPE(5), x = rows;
+    ts_shape rows = s->variant % 2 ? TS_SHAPE(2, 3) : TS_SHAPE(5), x = rows;
     x.extent[x.ndim++] = 4;
-    *count = INPUTS;
-    in[X] = (ts_meta){ .shape = x, .dtype = TS_DTYPE_F64 };
-    in[WEIGHT] = (ts_meta){ .shape = TS_SHAPE(6, 4), .dtype = TS_DTYPE_F64 };
-    in[LABELS] = (ts_meta){ .shape = rows, .dtype = TS_DTYPE_I64 };
-    *(lce_attributes *)attributes =
-        (lce_attributes){ .ignore_index = 2, .rows = variant, .gradients = variant < 3 };
-    return variant < 4;
+    s->count = INPUTS;
+    s->in[X] = tsi_meta_f64(x);
+    s->in[WEIGHT] = tsi_meta_f64(TS_SHAPE(6, 4));
+    s->in[LABELS] = (ts_meta){ .shape = rows, .dtype = TS_DTYPE_I64 };
+    *(lce_attributes *)s->attributes =
+        (lce_attributes){ .ignore_index = 2, .rows = s->variant, .gradients = s->variant < 3 };
+    return s->variant < 4;
 }
 
 const tsi_op_desc tsi_op_linear_cross_entropy = {

@@ -233,23 +233,20 @@ static ts_status kl_grad(const tsi_grad_io *io)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool sample_loss(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_loss(tsi_sample *s)
 {
-    (void)random;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = in[0];
-    *(tsi_loss_attributes *)attributes = (tsi_loss_attributes){ variant, 0, 1.5 };
-    return variant < 3;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 3));
+    s->in[1] = s->in[0];
+    *(tsi_loss_attributes *)s->attributes = (tsi_loss_attributes){ s->variant, 0, 1.5 };
+    return s->variant < 3;
 }
 
-static bool sample_kl(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                      void *attributes)
+static bool sample_kl(tsi_sample *s)
 {
-    (void)sample_loss(random, variant, in, count, attributes);
-    ((tsi_loss_attributes *)attributes)->log_target = variant & 1;
-    return variant < 4;
+    (void)sample_loss(s);
+    ((tsi_loss_attributes *)s->attributes)->log_target = s->variant & 1;
+    return s->variant < 4;
 }
 
 static const loss_kind mse_kind = { term_mse }, l1_kind = { term_l1 }, bce_kind = { term_bce },

@@ -179,16 +179,15 @@ static ts_status nll_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_nll(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_nll(tsi_sample *s)
 {
-    (void)random;
-    *count = variant < 3 ? 2 : 3;
-    in[0] = (ts_meta){ .shape = TS_SHAPE(5, 6), .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = TS_SHAPE(5), .dtype = TS_DTYPE_I64 };
-    in[2] = (ts_meta){ .shape = TS_SHAPE(6), .dtype = TS_DTYPE_F64 };
-    *(nll_attributes *)attributes = (nll_attributes){ .ignore_index = 2, .reduction = variant % 3 };
-    return variant < 6;
+    s->count = s->variant < 3 ? 2 : 3;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 6));
+    s->in[1] = (ts_meta){ .shape = TS_SHAPE(5), .dtype = TS_DTYPE_I64 };
+    s->in[2] = tsi_meta_f64(TS_SHAPE(6));
+    *(nll_attributes *)s->attributes =
+        (nll_attributes){ .ignore_index = 2, .reduction = s->variant % 3 };
+    return s->variant < 6;
 }
 
 const tsi_op_desc tsi_op_nll_loss = {

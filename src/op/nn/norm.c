@@ -315,32 +315,27 @@ static ts_status norm_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_norm(int32_t variant, int32_t inputs, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_norm(tsi_sample *s, int32_t inputs)
 {
-    tsi_norm_attributes *a = attributes;
+    tsi_norm_attributes *a = s->attributes;
     *a = (tsi_norm_attributes){ .normalized = { .count = 1, .value = { 4 } }, .eps = 1e-5 };
-    in[0] = (ts_meta){ .shape = { .ndim = 3, .extent = { 2, 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    *count = variant == 0 || variant == 3 ? inputs : 1;
-    for (int32_t i = 1; i < *count; i++)
-        in[i] = (ts_meta){ .shape = { .ndim = 1, .extent = { 4 } }, .dtype = TS_DTYPE_F64 };
-    if (variant == 2) a->normalized = (tsi_dims){ .count = 2, .value = { 5, 4 } };
-    if (variant == 3) in[0].shape = (ts_shape){ .ndim = 1, .extent = { 4 } }; /* all dims */
-    return variant < 4;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(2, 5, 4));
+    s->count = s->variant == 0 || s->variant == 3 ? inputs : 1;
+    for (int32_t i = 1; i < s->count; i++)
+        s->in[i] = tsi_meta_f64(TS_SHAPE(4));
+    if (s->variant == 2) a->normalized = (tsi_dims){ .count = 2, .value = { 5, 4 } };
+    if (s->variant == 3) s->in[0].shape = TS_SHAPE(4); /* all dims */
+    return s->variant < 4;
 }
 
-static bool sample_rms(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_rms(tsi_sample *s)
 {
-    (void)random;
-    return sample_norm(variant, 2, in, count, attributes);
+    return sample_norm(s, 2);
 }
 
-static bool sample_layer(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_layer(tsi_sample *s)
 {
-    (void)random;
-    return sample_norm(variant, 3, in, count, attributes);
+    return sample_norm(s, 3);
 }
 
 #define NORM                                                                                       \

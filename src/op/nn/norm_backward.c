@@ -192,38 +192,31 @@ static ts_status back_two_phase(const tsi_algorithm_io *io)
 
 static const tsi_algorithm back_phases[] = { { "two-phase", back_two_phase, back_bytes }, { 0 } };
 
-static bool sample_back(int32_t variant, int32_t inputs, ts_meta *in, int32_t *count)
+static bool sample_back(tsi_sample *s, int32_t inputs)
 {
-    *count = inputs;
-    in[DY] = in[X] =
-        (ts_meta){ .shape = { .ndim = 3, .extent = { 2, 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    in[WEIGHT] = (ts_meta){ .shape = { .ndim = 1, .extent = { 4 } }, .dtype = TS_DTYPE_F64 };
-    if (variant == 1) in[WEIGHT].shape = (ts_shape){ .ndim = 2, .extent = { 5, 4 } };
-    in[SCALE] = in[X];
-    in[SCALE].shape.extent[2] = 1;
-    if (variant == 1) in[SCALE].shape.extent[1] = 1;
-    if (variant == 2) { /* everything is one row */
-        in[DY].shape = in[X].shape = in[WEIGHT].shape;
-        in[SCALE].shape = (ts_shape){ .ndim = 1, .extent = { 1 } };
+    s->count = inputs;
+    s->in[DY] = s->in[X] = tsi_meta_f64(TS_SHAPE(2, 5, 4));
+    s->in[WEIGHT] = tsi_meta_f64(TS_SHAPE(4));
+    if (s->variant == 1) s->in[WEIGHT].shape = TS_SHAPE(5, 4);
+    s->in[SCALE] = s->in[X];
+    s->in[SCALE].shape.extent[2] = 1;
+    if (s->variant == 1) s->in[SCALE].shape.extent[1] = 1;
+    if (s->variant == 2) { /* everything is one row */
+        s->in[DY].shape = s->in[X].shape = s->in[WEIGHT].shape;
+        s->in[SCALE].shape = TS_SHAPE(1);
     }
-    if (inputs > MEAN) in[MEAN] = in[SCALE];
-    return variant < 3;
+    if (inputs > MEAN) s->in[MEAN] = s->in[SCALE];
+    return s->variant < 3;
 }
 
-static bool sample_rms(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_rms(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    return sample_back(variant, 4, in, count);
+    return sample_back(s, 4);
 }
 
-static bool sample_layer(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_layer(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    return sample_back(variant, 5, in, count);
+    return sample_back(s, 5);
 }
 
 #define BACK                                                                                       \

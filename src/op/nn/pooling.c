@@ -270,29 +270,24 @@ static ts_status backward_reference(const tsi_kernel_io *io)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool sample_pool(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_pool(tsi_sample *s)
 {
-    (void)random;
-    tsi_pool_attributes *a = attributes;
-    *a = (tsi_pool_attributes){ .kernel_size = { .count = 1, .value = { 2 + variant } },
-                                .padding = { .count = 1, .value = { variant } } };
-    if (variant) a->stride = (tsi_dims){ .count = 2, .value = { 1, 2 } };
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 3, .extent = { 3, 4, 5 } }, .dtype = TS_DTYPE_F64 };
-    if (variant) in[0].shape = (ts_shape){ .ndim = 4, .extent = { 2, 3, 4, 5 } };
-    return variant < 2;
+    tsi_pool_attributes *a = s->attributes;
+    *a = (tsi_pool_attributes){ .kernel_size = { .count = 1, .value = { 2 + s->variant } },
+                                .padding = { .count = 1, .value = { s->variant } } };
+    if (s->variant) a->stride = (tsi_dims){ .count = 2, .value = { 1, 2 } };
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(s->variant ? TS_SHAPE(2, 3, 4, 5) : TS_SHAPE(3, 4, 5));
+    return s->variant < 2;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    bool more = sample_pool(random, variant, in, count, attributes);
-    tsi_pool_attributes *a = attributes;
-    a->shape.count = in[0].shape.ndim;
-    memcpy(a->shape.value, in[0].shape.extent, sizeof a->shape.value);
-    in[0].shape = (ts_shape){ .ndim = 3, .extent = { 3, 4, 2 } };
-    if (variant) in[0].shape = (ts_shape){ .ndim = 4, .extent = { 2, 3, 4, 3 } };
+    bool more = sample_pool(s);
+    tsi_pool_attributes *a = s->attributes;
+    a->shape.count = s->in[0].shape.ndim;
+    memcpy(a->shape.value, s->in[0].shape.extent, sizeof a->shape.value);
+    s->in[0].shape = s->variant ? TS_SHAPE(2, 3, 4, 3) : TS_SHAPE(3, 4, 2);
     return more;
 }
 

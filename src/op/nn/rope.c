@@ -102,15 +102,13 @@ static ts_status rope_grad(const tsi_grad_io *io)
     return TS_OK;
 }
 
-static bool sample_rope(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_rope(tsi_sample *s)
 {
-    (void)random;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 4, .extent = { 2, 3, 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = { .ndim = 2, .extent = { 6, 4 } }, .dtype = TS_DTYPE_F64 };
-    ((tsi_rope_attributes *)attributes)->inverse = variant;
-    return variant < 2;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(2, 3, 5, 4));
+    s->in[1] = tsi_meta_f64(TS_SHAPE(6, 4));
+    ((tsi_rope_attributes *)s->attributes)->inverse = s->variant;
+    return s->variant < 2;
 }
 
 const tsi_op_desc tsi_op_rope = {

@@ -120,17 +120,13 @@ static ts_status back_two_phase(const tsi_algorithm_io *io)
 
 static const tsi_algorithm back_phases[] = { { "two-phase", back_two_phase, back_bytes }, { 0 } };
 
-static bool sample_back(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_back(tsi_sample *s)
 {
-    (void)random;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2 + (variant == 2), .extent = { 5, 4, 3 } },
-                       .dtype = TS_DTYPE_F64 };
-    if (in[0].shape.ndim == 2) in[0].shape.extent[2] = 0;
-    in[1] = in[0];
-    ((tsi_softmax_attributes *)attributes)->dim = variant == 0 ? 0 : -1;
-    return variant < 3;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(s->variant == 2 ? TS_SHAPE(5, 4, 3) : TS_SHAPE(5, 4));
+    s->in[1] = s->in[0];
+    ((tsi_softmax_attributes *)s->attributes)->dim = s->variant == 0 ? 0 : -1;
+    return s->variant < 3;
 }
 
 #define BACK                                                                                       \

@@ -51,15 +51,13 @@ static ts_status with_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_with(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_with(tsi_sample *s)
 {
-    (void)random;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = TS_SHAPE(5, 3), .dtype = TS_DTYPE_F64 };
-    in[1] = (ts_meta){ .shape = TS_SHAPE_SCALAR, .dtype = TS_DTYPE_F64 };
-    ((with_attributes *)attributes)->factor = 1;
-    return variant < 1;
+    s->count = 2;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 3));
+    s->in[1] = tsi_meta_f64(TS_SHAPE_SCALAR);
+    ((with_attributes *)s->attributes)->factor = 1;
+    return s->variant < 1;
 }
 
 const tsi_op_desc tsi_op_with_loss = {

@@ -182,20 +182,18 @@ static void threshold_trait(const tsi_op_call *call, tsi_traits *traits)
     if (t->value.real <= t->threshold.real) traits->mono[0] = TSI_MONO_UP;
 }
 
-static bool sample_number(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_number(tsi_sample *s)
 {
-    ((number_attributes *)attributes)->number = variant == 1 ? 0.25 : 2.0;
-    return tsi_sample_unary(random, variant, in, count, NULL);
+    ((number_attributes *)s->attributes)->number = s->variant == 1 ? 0.25 : 2.0;
+    return tsi_sample_unary(s);
 }
 
-static bool sample_threshold(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                             void *attributes)
+static bool sample_threshold(tsi_sample *s)
 {
-    threshold_attributes *t = attributes;
+    threshold_attributes *t = s->attributes;
     t->threshold = tsi_number_real(0.4);
-    t->value = tsi_number_real(variant == 1 ? 3.0 : variant == 2 ? 0.4 : -2.0);
-    return tsi_sample_unary(random, variant, in, count, NULL);
+    t->value = tsi_number_real(s->variant == 1 ? 3.0 : s->variant == 2 ? 0.4 : -2.0);
+    return tsi_sample_unary(s);
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */

@@ -123,11 +123,11 @@ static ts_status heaviside_grad(const tsi_grad_io *io)
 
 /* ---- the rows -------------------------------------------------------------------------------- */
 
-static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_close(tsi_sample *s)
 {
-    *(tsi_close_attributes *)attributes = (tsi_close_attributes){ 0, variant ? 4.0 : 1.0, 0, 0 };
-    return tsi_sample_binary(random, variant, in, count, NULL);
+    *(tsi_close_attributes *)s->attributes =
+        (tsi_close_attributes){ 0, s->variant ? 4.0 : 1.0, 0, 0 };
+    return tsi_sample_binary(s);
 }
 
 #define A 1u

@@ -58,17 +58,16 @@ static ts_status cast_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_cast(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_cast(tsi_sample *s)
 {
     static const ts_dtype pair[][2] = { { TS_DTYPE_F32, TS_DTYPE_F64 },
                                         { TS_DTYPE_F64, TS_DTYPE_F32 },
                                         { TS_DTYPE_F32, TS_DTYPE_BF16 },
                                         { TS_DTYPE_F64, TS_DTYPE_I64 } };
-    tsi_sample_unary(random, variant, in, count, NULL);
-    in[0].dtype = (int32_t)pair[variant % 4][0];
-    ((cast_attributes *)attributes)->dtype = (int32_t)pair[variant % 4][1];
-    return variant < 4;
+    tsi_sample_unary(s);
+    s->in[0].dtype = (int32_t)pair[s->variant % 4][0];
+    ((cast_attributes *)s->attributes)->dtype = (int32_t)pair[s->variant % 4][1];
+    return s->variant < 4;
 }
 
 const tsi_op_desc tsi_op_cast = {

@@ -60,16 +60,11 @@ static void any_dim(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_batch(rules, call->in[0].shape.ndim, 0);
 }
 
-static bool sample_one(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_one(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 1;
-    in[0] =
-        (ts_meta){ .shape = { .ndim = 2 + variant, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    if (variant) in[0].shape.extent[2] = 3;
-    return variant < 2;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(s->variant ? TS_SHAPE(5, 4, 3) : TS_SHAPE(5, 4));
+    return s->variant < 2;
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
@@ -160,11 +155,10 @@ static ts_status dropout_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_dropout(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_dropout(tsi_sample *s)
 {
-    ((tsi_dropout_attributes *)attributes)->p = variant ? 0.25 : 0.5;
-    return sample_one(random, variant, in, count, attributes);
+    ((tsi_dropout_attributes *)s->attributes)->p = s->variant ? 0.25 : 0.5;
+    return sample_one(s);
 }
 
 const tsi_op_desc tsi_op_dropout = {

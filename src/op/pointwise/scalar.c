@@ -272,49 +272,44 @@ static ts_status lerp_grad(const tsi_grad_io *io)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static bool sample_value(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_value(tsi_sample *s)
 {
     static const double value[] = { 2.0, -1.5, 0.0, 1.0 };
-    tsi_sample_unary(random, variant, in, count, NULL);
-    *(ts_number *)attributes = tsi_number_real(value[variant % 4]);
-    return variant < 4;
+    tsi_sample_unary(s);
+    *(ts_number *)s->attributes = tsi_number_real(value[s->variant % 4]);
+    return s->variant < 4;
 }
 
-static bool sample_exponent(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_exponent(tsi_sample *s)
 {
     static const double value[] = { 2.0, 3.0, 1.0, -1.0 };
-    tsi_sample_unary(random, variant, in, count, NULL);
-    *(ts_number *)attributes = tsi_number_real(value[variant % 4]);
-    return variant < 4;
+    tsi_sample_unary(s);
+    *(ts_number *)s->attributes = tsi_number_real(value[s->variant % 4]);
+    return s->variant < 4;
 }
 
-static bool sample_clamp(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_clamp(tsi_sample *s)
 {
-    tsi_sample_unary(random, variant, in, count, NULL);
-    clamp_attributes *c = attributes;
-    c->min = tsi_number_real(variant == 1 ? (double)NAN : -1.0);
-    c->max = tsi_number_real(variant == 2 ? (double)NAN : 0.5);
-    return variant < 3;
+    tsi_sample_unary(s);
+    clamp_attributes *c = s->attributes;
+    c->min = tsi_number_real(s->variant == 1 ? (double)NAN : -1.0);
+    c->max = tsi_number_real(s->variant == 2 ? (double)NAN : 0.5);
+    return s->variant < 3;
 }
 
-static bool sample_lerp(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_lerp(tsi_sample *s)
 {
     static const double value[] = { 0.5, 0.25, 1.5, -0.5 };
-    tsi_sample_binary(random, variant % 3, in, count, NULL);
-    *(ts_number *)attributes = tsi_number_real(value[variant % 4]);
-    return variant < 4;
+    (void)tsi_sample_as(s, s->variant % 3, tsi_sample_binary);
+    *(ts_number *)s->attributes = tsi_number_real(value[s->variant % 4]);
+    return s->variant < 4;
 }
 
-static bool sample_positive(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_positive(tsi_sample *s)
 {
-    tsi_sample_unary(random, variant, in, count, NULL);
-    *(double *)attributes = variant == 1 ? 0.3 : 1.0;
-    return variant < 3;
+    tsi_sample_unary(s);
+    *(double *)s->attributes = s->variant == 1 ? 0.3 : 1.0;
+    return s->variant < 3;
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */

@@ -93,11 +93,12 @@ static ts_status same_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_value(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_value(tsi_sample *s)
 {
-    *(ts_number *)attributes = tsi_number_real(variant == 0 ? 2.5 : variant == 1 ? -2.0 : 3.0);
-    return tsi_sample_unary(random, variant, in, count, NULL);
+    *(ts_number *)s->attributes = tsi_number_real(s->variant == 0   ? 2.5
+                                                  : s->variant == 1 ? -2.0
+                                                                    : 3.0);
+    return tsi_sample_unary(s);
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */

@@ -147,18 +147,16 @@ static ts_status nan_to_num_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_eps(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_eps(tsi_sample *s)
 {
-    ((number_attributes *)attributes)->number = variant == 1 ? 0.25 : (double)NAN;
-    return tsi_sample_unary(random, variant, in, count, NULL);
+    ((number_attributes *)s->attributes)->number = s->variant == 1 ? 0.25 : (double)NAN;
+    return tsi_sample_unary(s);
 }
 
-static bool sample_finite(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_finite(tsi_sample *s)
 {
-    *(finite_attributes *)attributes = (finite_attributes){ 0.5, (double)NAN, (double)NAN };
-    return tsi_sample_unary(random, variant, in, count, NULL);
+    *(finite_attributes *)s->attributes = (finite_attributes){ 0.5, (double)NAN, (double)NAN };
+    return tsi_sample_unary(s);
 }
 
 /* ---- the rows -------------------------------------------------------------------------------- */

@@ -113,25 +113,21 @@ static ts_status swiglu_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_three(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_three(tsi_sample *s)
 {
-    bool more = tsi_sample_binary(random, variant, in, count, attributes);
-    in[2] = in[1];
-    *count = 3;
+    bool more = tsi_sample_binary(s);
+    s->in[2] = s->in[1];
+    s->count = 3;
     return more;
 }
 
-static bool sample_both(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_both(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 3;
+    s->count = 3;
     for (int32_t i = 0; i < 3; i++)
-        in[i] = (ts_meta){ .shape = variant ? TS_SHAPE(5, 4) : TS_SHAPE(2, 3, 4),
-                           .dtype = TS_DTYPE_F64 };
-    return variant < 2;
+        s->in[i] = (ts_meta){ .shape = s->variant ? TS_SHAPE(5, 4) : TS_SHAPE(2, 3, 4),
+                              .dtype = TS_DTYPE_F64 };
+    return s->variant < 2;
 }
 
 #define FAMILY(real) (&(const tsi_pointwise_family){ { real, NULL, NULL }, TSI_RESULT_REAL, NULL })

@@ -23,14 +23,18 @@ static double value_of(const void *attributes)
     .dims = "*", .input_min = n, .input_max = n, .output_count = 1,                                \
     .reference = tsi_family_reference
 
-static bool sample_ternary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_three(tsi_sample *s)
 {
-    tsi_sample_binary(random, variant, in, count, NULL);
-    in[2] = in[variant == 1 ? 1 : 0];
-    *count = 3;
-    if (attributes) *(ts_number *)attributes = tsi_number_real(variant == 1 ? -0.5 : 1.0);
-    return variant < 3;
+    tsi_sample_binary(s);
+    s->in[2] = s->in[s->variant == 1 ? 1 : 0];
+    s->count = 3;
+    return s->variant < 3;
+}
+
+static bool sample_ternary(tsi_sample *s)
+{
+    *(ts_number *)s->attributes = tsi_number_real(s->variant == 1 ? -0.5 : 1.0);
+    return sample_three(s);
 }
 
 /* ---- where ----------------------------------------------------------------------------------- */
@@ -76,12 +80,10 @@ static ts_status where_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_where(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_where(tsi_sample *s)
 {
-    (void)attributes;
-    bool more = sample_ternary(random, variant, in, count, NULL);
-    in[0].dtype = TS_DTYPE_BOOL;
+    bool more = sample_three(s);
+    s->in[0].dtype = TS_DTYPE_BOOL;
     return more;
 }
 
@@ -246,12 +248,11 @@ static ts_status masked_fill_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_masked_fill(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                               void *attributes)
+static bool sample_masked_fill(tsi_sample *s)
 {
-    bool more = tsi_sample_binary(random, variant, in, count, NULL);
-    in[1].dtype = TS_DTYPE_BOOL;
-    *(ts_number *)attributes = tsi_number_real(variant == 0 ? 0.0 : 2.5);
+    bool more = tsi_sample_binary(s);
+    s->in[1].dtype = TS_DTYPE_BOOL;
+    *(ts_number *)s->attributes = tsi_number_real(s->variant == 0 ? 0.0 : 2.5);
     return more;
 }
 

@@ -53,12 +53,9 @@ ts_tensor *tsi_complex_sign(ts_tensor *conjugate);
 
 /* A random shape of 0 to 3 dims, small and odd, for the samples of pointwise operators. */
 ts_shape tsi_sample_shape(uint64_t *random, int32_t variant);
-bool tsi_sample_unary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                      void *attributes);
+bool tsi_sample_unary(tsi_sample *s);
 /* Integers; the second input is there if the operator takes it. */
-bool tsi_sample_bits(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                     void *attributes);
-bool tsi_sample_binary(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                       void *attributes);
+bool tsi_sample_bits(tsi_sample *s);
+bool tsi_sample_binary(tsi_sample *s);
 
 #endif

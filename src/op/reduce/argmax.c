@@ -250,23 +250,21 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_arg(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_arg(tsi_sample *s)
 {
     static const tsi_dims dims[] = { { .count = 1, .value = { 0 } },
                                      { .count = 1, .value = { -1 } },
                                      { .count = 1, .value = { 1 } },
                                      { .count = -1 } };
-    (void)tsi_sample_reduce(random, variant, in, count, attributes);
-    ((tsi_reduce_attributes *)attributes)->dims = dims[variant % 4];
-    return variant < 4;
+    (void)tsi_sample_reduce(s);
+    ((tsi_reduce_attributes *)s->attributes)->dims = dims[s->variant % 4];
+    return s->variant < 4;
 }
 
-static bool sample_extreme(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_extreme(tsi_sample *s)
 {
-    (void)sample_arg(random, variant, in, count, attributes);
-    return variant < 3;
+    (void)sample_arg(s);
+    return s->variant < 3;
 }
 
 #define ARG                                                                                        \

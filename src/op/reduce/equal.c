@@ -97,24 +97,20 @@ static ts_status compare_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_compare(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_compare(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 2;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } },
-                       .dtype = variant ? TS_DTYPE_I64 : TS_DTYPE_F64 };
-    in[1] = in[0];
-    return variant < 2;
+    s->count = 2;
+    s->in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } },
+                          .dtype = s->variant ? TS_DTYPE_I64 : TS_DTYPE_F64 };
+    s->in[1] = s->in[0];
+    return s->variant < 2;
 }
 
-static bool sample_close(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_close(tsi_sample *s)
 {
-    *(tsi_close_attributes *)attributes =
-        (tsi_close_attributes){ 1e-5, variant ? 20.0 : 1.0, 0, 0 };
-    return sample_compare(random, variant, in, count, attributes);
+    *(tsi_close_attributes *)s->attributes =
+        (tsi_close_attributes){ 1e-5, s->variant ? 20.0 : 1.0, 0, 0 };
+    return sample_compare(s);
 }
 
 #define COMPARE                                                                                    \

@@ -127,15 +127,13 @@ static int64_t histc_bytes(const tsi_op_call *call, int64_t n)
 static const tsi_algorithm histc_algorithms[] = { { "bounds first", histc_bounded, histc_bytes },
                                                   { 0 } };
 
-static bool sample_histc(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_histc(tsi_sample *s)
 {
-    (void)random;
     static const tsi_histc_attributes kinds[] = { { 4, -2, 3 }, { 3, 0, 0 }, { 8, 0, 1 } };
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    *(tsi_histc_attributes *)attributes = kinds[variant % 3];
-    return variant < 3;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 3));
+    *(tsi_histc_attributes *)s->attributes = kinds[s->variant % 3];
+    return s->variant < 3;
 }
 
 const tsi_op_desc tsi_op_histc = {
@@ -228,15 +226,13 @@ static ts_status bincount_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_bincount(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_bincount(tsi_sample *s)
 {
-    (void)random;
-    *count = 1 + variant;
-    in[0] = (ts_meta){ .shape = TS_SHAPE(7), .dtype = TS_DTYPE_I64 };
-    in[1] = (ts_meta){ .shape = TS_SHAPE(7), .dtype = TS_DTYPE_F64 };
-    ((bincount_attributes *)attributes)->length = 9;
-    return variant < 2;
+    s->count = 1 + s->variant;
+    s->in[0] = (ts_meta){ .shape = TS_SHAPE(7), .dtype = TS_DTYPE_I64 };
+    s->in[1] = tsi_meta_f64(TS_SHAPE(7));
+    ((bincount_attributes *)s->attributes)->length = 9;
+    return s->variant < 2;
 }
 
 const tsi_op_desc tsi_op_bincount = {

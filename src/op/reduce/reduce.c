@@ -91,26 +91,24 @@ void tsi_reduce_rules_steps(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
-bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                       void *attributes)
+bool tsi_sample_reduce(tsi_sample *s)
 {
-    (void)random;
     static const int64_t shape[3] = { 5, 3, 4 };
     static const tsi_dims dims[] = { { .count = 1, .value = { 0 } },
                                      { .count = 1, .value = { -1 } },
                                      { .count = 0 },
                                      { .count = 2, .value = { 0, 2 } } };
-    tsi_reduce_attributes *a = attributes;
+    tsi_reduce_attributes *a = s->attributes;
     memset(a, 0, sizeof *a);
-    a->dims = dims[variant % 4];
-    a->keepdim = variant & 1;
+    a->dims = dims[s->variant % 4];
+    a->keepdim = s->variant & 1;
     a->correction = 1;
     a->p = 2.0;
-    *input_count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = variant < 2 ? 2 : 3 }, .dtype = TS_DTYPE_F64 };
-    for (int32_t d = 0; d < in[0].shape.ndim; d++)
-        in[0].shape.extent[d] = shape[d + (variant < 2)];
-    return variant < 4;
+    s->count = 1;
+    s->in[0] = (ts_meta){ .shape = { .ndim = s->variant < 2 ? 2 : 3 }, .dtype = TS_DTYPE_F64 };
+    for (int32_t d = 0; d < s->in[0].shape.ndim; d++)
+        s->in[0].shape.extent[d] = shape[d + (s->variant < 2)];
+    return s->variant < 4;
 }
 
 /* ---- what differs between them --------------------------------------------------------------- */

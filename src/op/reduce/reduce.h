@@ -30,8 +30,7 @@ typedef struct tsi_reduce_loops {
 void tsi_reduce_loops_make(const tsi_block *in, const tsi_block *out, uint32_t mask, bool keepdim,
                            tsi_reduce_loops *loops);
 
-bool tsi_sample_reduce(uint64_t *random, int32_t variant, ts_meta *in, int32_t *input_count,
-                       void *attributes);
+bool tsi_sample_reduce(tsi_sample *s);
 /* A gradient of the reduced shape as one that broadcasts against the input: reduced dims are 1
  * again. */
 ts_tensor *tsi_grad_unreduce(ts_tensor *grad, const ts_meta *in, const void *attributes);

@@ -215,23 +215,20 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_scan(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_scan(tsi_sample *s)
 {
-    (void)random;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    if (variant == 2) in[0].shape = TS_SHAPE(2, 7, 3);
-    ((tsi_scan_attributes *)attributes)->dim = variant == 0 ? 0 : variant == 1 ? -1 : 1;
-    return variant < 3;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
+    if (s->variant == 2) s->in[0].shape = TS_SHAPE(2, 7, 3);
+    ((tsi_scan_attributes *)s->attributes)->dim = s->variant == 0 ? 0 : s->variant == 1 ? -1 : 1;
+    return s->variant < 3;
 }
 
-static bool sample_sum(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_sum(tsi_sample *s)
 {
-    bool more = sample_scan(random, variant % 3, in, count, attributes);
-    ((tsi_scan_attributes *)attributes)->reverse = variant >= 3;
-    return more && variant < 6;
+    bool more = tsi_sample_as(s, s->variant % 3, sample_scan);
+    ((tsi_scan_attributes *)s->attributes)->reverse = s->variant >= 3;
+    return more && s->variant < 6;
 }
 
 #define SCAN                                                                                       \
@@ -350,11 +347,10 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    if (!sample_scan(random, variant, in, count, attributes)) return false;
-    in[(*count)++] = in[0];
+    if (!sample_scan(s)) return false;
+    s->in[s->count++] = s->in[0];
     return true;
 }
 

@@ -124,11 +124,10 @@ static ts_status stat_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_stat(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_stat(tsi_sample *s)
 {
-    ((tsi_stat_attributes *)attributes)->correction = variant == 3 ? 0.0 : 1.0;
-    return tsi_sample_reduce(random, variant, in, count, attributes);
+    ((tsi_stat_attributes *)s->attributes)->correction = s->variant == 3 ? 0.0 : 1.0;
+    return tsi_sample_reduce(s);
 }
 
 #define STAT                                                                                       \

@@ -162,13 +162,12 @@ static ts_status vector_norm_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_vector_norm(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                               void *attributes)
+static bool sample_vector_norm(tsi_sample *s)
 {
     static const double p[] = { 2.0, 1.0, (double)INFINITY, 3.0, 0.0, -(double)INFINITY };
-    (void)tsi_sample_reduce(random, variant % 4, in, count, attributes);
-    ((tsi_reduce_attributes *)attributes)->p = p[variant % 6];
-    return variant < 6;
+    (void)tsi_sample_as(s, s->variant % 4, tsi_sample_reduce);
+    ((tsi_reduce_attributes *)s->attributes)->p = p[s->variant % 6];
+    return s->variant < 6;
 }
 
 const tsi_op_desc tsi_op_vector_norm = {

@@ -80,18 +80,16 @@ static ts_status sum_to_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sum_to_sample(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sum_to_sample(tsi_sample *s)
 {
     static const int64_t shape[][3] = { { 4 }, { 5, 1 }, { 1, 4 }, { 5, 4 } };
     static const int32_t ndim[] = { 1, 2, 2, 2 };
-    (void)random;
-    sum_to_attributes *a = attributes;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    a->shape = (tsi_dims){ .count = ndim[variant % 4] };
-    memcpy(a->shape.value, shape[variant % 4], sizeof shape[0]);
-    return variant < 4;
+    sum_to_attributes *a = s->attributes;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
+    a->shape = (tsi_dims){ .count = ndim[s->variant % 4] };
+    memcpy(a->shape.value, shape[s->variant % 4], sizeof shape[0]);
+    return s->variant < 4;
 }
 
 const tsi_op_desc tsi_op_sum_to = {

@@ -202,29 +202,25 @@ static ts_status stack_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_cat(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
+static bool sample_cat(tsi_sample *s)
 {
-    (void)random;
-    if (variant >= 3) return false;
-    *count = variant == 2 ? 3 : 2;
-    for (int32_t i = 0; i < *count; i++)
-        in[i] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    ((tsi_join_attributes *)attributes)->dim = variant == 1 ? -1 : 0;
-    in[1].shape.extent[variant == 1] = 2;
-    if (variant == 2) in[2].shape.extent[0] = 0;
+    if (s->variant >= 3) return false;
+    s->count = s->variant == 2 ? 3 : 2;
+    for (int32_t i = 0; i < s->count; i++)
+        s->in[i] = tsi_meta_f64(TS_SHAPE(5, 4));
+    ((tsi_join_attributes *)s->attributes)->dim = s->variant == 1 ? -1 : 0;
+    s->in[1].shape.extent[s->variant == 1] = 2;
+    if (s->variant == 2) s->in[2].shape.extent[0] = 0;
     return true;
 }
 
-static bool sample_stack(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_stack(tsi_sample *s)
 {
-    (void)random;
-    if (variant >= 3) return false;
-    *count = 2 + (variant == 1);
-    for (int32_t i = 0; i < *count; i++)
-        in[i] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    ((tsi_join_attributes *)attributes)->dim = variant - 1;
+    if (s->variant >= 3) return false;
+    s->count = 2 + (s->variant == 1);
+    for (int32_t i = 0; i < s->count; i++)
+        s->in[i] = tsi_meta_f64(TS_SHAPE(5, 3));
+    ((tsi_join_attributes *)s->attributes)->dim = s->variant - 1;
     return true;
 }
 

@@ -91,26 +91,15 @@ static ts_status pad_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static void meta2(ts_meta *in, int32_t *count)
+static bool sample_pad(tsi_sample *s)
 {
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 7, 4 } }, .dtype = TS_DTYPE_F64 };
-}
-
-static bool sample_pad(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                       void *attributes)
-{
-    (void)random;
     static const pad_attributes given[] = {
         { { .count = 2, .value = { 1, 2 } }, { .whole = 0 } },
         { { .count = 4, .value = { 0, 0, 3, 0 } }, { .real = 2.5, .kind = TS_NUMBER_REAL } },
         { { .count = 4, .value = { -1, 2, 1, -3 } }, { .real = 1, .whole = 1 } },
         { { .count = 0 }, { .real = 1, .whole = 1 } },
     };
-    if (variant >= 4) return false;
-    meta2(in, count);
-    *(pad_attributes *)attributes = given[variant];
-    return true;
+    return TSI_SAMPLE_GIVEN(s, TS_SHAPE(7, 4), given);
 }
 
 #define REMAP                                                                                      \
@@ -172,17 +161,12 @@ static ts_status flip_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_flip(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_flip(tsi_sample *s)
 {
-    (void)random;
     static const flip_attributes given[] = { { { .count = 1, .value = { 0 } } },
                                              { { .count = 1, .value = { -1 } } },
                                              { { .count = 2, .value = { 1, 0 } } } };
-    if (variant >= 3) return false;
-    meta2(in, count);
-    *(flip_attributes *)attributes = given[variant];
-    return true;
+    return TSI_SAMPLE_GIVEN(s, TS_SHAPE(7, 4), given);
 }
 
 const tsi_op_desc tsi_op_flip = {
@@ -261,19 +245,14 @@ static ts_status roll_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_roll(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                        void *attributes)
+static bool sample_roll(tsi_sample *s)
 {
-    (void)random;
     static const roll_attributes given[] = {
         { { .count = 1, .value = { 2 } }, { .count = 1, .value = { 0 } } },
         { { .count = 1, .value = { -9 } }, { .count = 1, .value = { -1 } } },
         { { .count = 2, .value = { 3, 1 } }, { .count = 2, .value = { 1, 0 } } },
     };
-    if (variant >= 3) return false;
-    meta2(in, count);
-    *(roll_attributes *)attributes = given[variant];
-    return true;
+    return TSI_SAMPLE_GIVEN(s, TS_SHAPE(7, 4), given);
 }
 
 const tsi_op_desc tsi_op_roll = {

@@ -101,18 +101,12 @@ static ts_status repeat_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_repeat(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_repeat(tsi_sample *s)
 {
-    (void)random;
     static const repeat_attributes given[] = { { { .count = 2, .value = { 2, 1 } } },
                                                { { .count = 2, .value = { 1, 3 } } },
                                                { { .count = 2, .value = { 2, 2 } } } };
-    if (variant >= 3) return false;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    *(repeat_attributes *)attributes = given[variant];
-    return true;
+    return TSI_SAMPLE_GIVEN(s, TS_SHAPE(5, 3), given);
 }
 
 #define REMAP                                                                                      \
@@ -193,14 +187,13 @@ static ts_status interleave_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_interleave(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                              void *attributes)
+static bool sample_interleave(tsi_sample *s)
 {
-    (void)random;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 3 } }, .dtype = TS_DTYPE_F64 };
-    *(interleave_attributes *)attributes = (interleave_attributes){ 2 + variant, -variant };
-    return variant < 2;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 3));
+    *(interleave_attributes *)s->attributes =
+        (interleave_attributes){ 2 + s->variant, -s->variant };
+    return s->variant < 2;
 }
 
 const tsi_op_desc tsi_op_repeat_interleave = {

@@ -356,38 +356,35 @@ static ts_status reshape_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_reshape(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_reshape(tsi_sample *s)
 {
-    (void)random;
     static const int64_t from[][3] = { { 4, 6, 2 }, { 4, 6, 2 }, { 6, 4, 2 }, { 5, 3, 4 } };
     static const tsi_dims to[] = { { .count = 2, .value = { 24, 2 } },
                                    { .count = 1, .value = { -1 } },
                                    { .count = 4, .value = { 2, 3, 2, 4 } },
                                    { .count = 2, .value = { 5, 12 } } };
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 3 }, .dtype = TS_DTYPE_F64 };
-    memcpy(in[0].shape.extent, from[variant % 4], sizeof from[0]);
-    *(tsi_dims *)attributes = to[variant % 4];
-    return variant < 4;
+    s->count = 1;
+    s->in[0] = (ts_meta){ .shape = { .ndim = 3 }, .dtype = TS_DTYPE_F64 };
+    memcpy(s->in[0].shape.extent, from[s->variant % 4], sizeof from[0]);
+    *(tsi_dims *)s->attributes = to[s->variant % 4];
+    return s->variant < 4;
 }
 
-static bool sample_flatten(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_flatten(tsi_sample *s)
 {
-    bool more = sample_reshape(random, variant, in, count, attributes);
-    *(reshape_attributes *)attributes =
-        (reshape_attributes){ .start_dim = variant == 1 ? 1 : 0, .end_dim = variant == 2 ? 1 : -1 };
+    bool more = sample_reshape(s);
+    *(reshape_attributes *)s->attributes =
+        (reshape_attributes){ .start_dim = s->variant == 1 ? 1 : 0,
+                              .end_dim = s->variant == 2 ? 1 : -1 };
     return more;
 }
 
-static bool sample_unflatten(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                             void *attributes)
+static bool sample_unflatten(tsi_sample *s)
 {
-    bool more = sample_reshape(random, variant, in, count, attributes);
-    *(reshape_attributes *)attributes = (reshape_attributes){
-        .dim = variant == 1 ? -2 : 0,
-        .sizes = { .count = 2, .value = { variant == 3 ? 5 : 2, -1 } },
+    bool more = sample_reshape(s);
+    *(reshape_attributes *)s->attributes = (reshape_attributes){
+        .dim = s->variant == 1 ? -2 : 0,
+        .sizes = { .count = 2, .value = { s->variant == 3 ? 5 : 2, -1 } },
     };
     return more;
 }

@@ -177,35 +177,31 @@ static const slice_attributes samples[] = {
 };
 enum { SAMPLES = 6 };
 
-static bool sample_slice(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                         void *attributes)
+static bool sample_slice(tsi_sample *s)
 {
-    (void)random;
-    if (variant >= SAMPLES) return false;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 7, 4 } }, .dtype = TS_DTYPE_F64 };
-    *(slice_attributes *)attributes = samples[variant];
+    if (s->variant >= SAMPLES) return false;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(7, 4));
+    *(slice_attributes *)s->attributes = samples[s->variant];
     return true;
 }
 
-static bool sample_narrow(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_narrow(tsi_sample *s)
 {
     static const slice_attributes part[] = { { 0, 1, 4, 0, 0 }, { -1, -3, 2, 0, 0 } };
-    if (!sample_slice(random, variant, in, count, attributes)) return false;
-    *(slice_attributes *)attributes = part[variant % 2];
-    return variant < 2;
+    if (!sample_slice(s)) return false;
+    *(slice_attributes *)s->attributes = part[s->variant % 2];
+    return s->variant < 2;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    if (!sample_slice(random, variant, in, count, attributes)) return false;
-    slice_attributes *a = attributes, b = *a;
+    if (!sample_slice(s)) return false;
+    slice_attributes *a = s->attributes, b = *a;
     int64_t dim = a->dim < 0 ? a->dim + 2 : a->dim;
-    a->extent = in[0].shape.extent[dim];
+    a->extent = s->in[0].shape.extent[dim];
     (void)normalise_bounds("slice", &b, a->extent);
-    in[0].shape.extent[dim] = slice_count(&b);
+    s->in[0].shape.extent[dim] = slice_count(&b);
     return true;
 }
 

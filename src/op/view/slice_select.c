@@ -103,16 +103,10 @@ static ts_status select_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_select(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_select(tsi_sample *s)
 {
-    (void)random;
     static const select_attributes given[] = { { 0, 4 }, { -1, -2 }, { 1, 0 } };
-    if (variant >= 3) return false;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 3, .extent = { 5, 3, 4 } }, .dtype = TS_DTYPE_F64 };
-    *(select_attributes *)attributes = given[variant];
-    return true;
+    return TSI_SAMPLE_GIVEN(s, TS_SHAPE(5, 3, 4), given);
 }
 
 const tsi_op_desc tsi_op_select = {
@@ -280,18 +274,12 @@ static ts_status diagonal_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_diagonal(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_diagonal(tsi_sample *s)
 {
-    (void)random;
     static const diagonal_attributes given[] = { { 0, 0, 1, 0, 0 },
                                                  { -2, -1, 0, 0, 0 },
                                                  { 1, 1, 2, 0, 0 } };
-    if (variant >= 3) return false;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 3, .extent = { 5, 3, 4 } }, .dtype = TS_DTYPE_F64 };
-    *(diagonal_attributes *)attributes = given[variant];
-    return true;
+    return TSI_SAMPLE_GIVEN(s, TS_SHAPE(5, 3, 4), given);
 }
 
 const tsi_op_desc tsi_op_diagonal = {
@@ -370,17 +358,10 @@ static ts_status backward_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    (void)random;
     static const diagonal_attributes given[] = { { 0, 0, 1, 5, 3 }, { 1, -1, 0, 4, 6 } };
-    if (variant >= 2) return false;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 4, variant ? 4 : 3 } },
-                       .dtype = TS_DTYPE_F64 };
-    *(diagonal_attributes *)attributes = given[variant];
-    return true;
+    return TSI_SAMPLE_GIVEN(s, TS_SHAPE(4, s->variant ? 4 : 3), given);
 }
 
 const tsi_op_desc tsi_op_diagonal_backward = {

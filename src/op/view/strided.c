@@ -136,30 +136,27 @@ static ts_status strided_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_strided(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_strided(tsi_sample *s)
 {
-    (void)random;
     static const strided_attributes kinds[] = {
         { .size = { .count = 2, .value = { 3, 4 } },
           .stride = { .count = 2, .value = { 2, 3 } },
           .offset = 1 }, /* overlapping */
         { .size = { .count = 1, .value = { 5 } }, .stride = { .count = 1, .value = { 4 } } },
     };
-    *count = 1;
-    in[0] = (ts_meta){ .shape = TS_SHAPE(5, 4), .dtype = TS_DTYPE_F64 };
-    *(strided_attributes *)attributes = kinds[variant % 2];
-    return variant < 2;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
+    *(strided_attributes *)s->attributes = kinds[s->variant % 2];
+    return s->variant < 2;
 }
 
-static bool sample_backward(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_backward(tsi_sample *s)
 {
-    bool more = sample_strided(random, variant, in, count, attributes);
-    strided_attributes *a = attributes;
+    bool more = sample_strided(s);
+    strided_attributes *a = s->attributes;
     a->shape = (tsi_dims){ .count = 2, .value = { 5, 4 } };
-    in[0].shape = (ts_shape){ .ndim = a->size.count };
-    memcpy(in[0].shape.extent, a->size.value, sizeof a->size.value);
+    s->in[0].shape = (ts_shape){ .ndim = a->size.count };
+    memcpy(s->in[0].shape.extent, a->size.value, sizeof a->size.value);
     return more;
 }
 
@@ -245,14 +242,11 @@ static ts_status unique_reference(const tsi_kernel_io *io)
     return TS_OK;
 }
 
-static bool sample_unique(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_unique(tsi_sample *s)
 {
-    (void)random;
-    (void)attributes;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = TS_SHAPE(5 + variant, 4), .dtype = TS_DTYPE_F64 };
-    return variant < 2;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5 + s->variant, 4));
+    return s->variant < 2;
 }
 
 const tsi_op_desc tsi_op_count_unique = {

@@ -59,15 +59,13 @@ static ts_status triangle_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-static bool sample_triangle(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                            void *attributes)
+static bool sample_triangle(tsi_sample *s)
 {
-    (void)random;
-    *count = 1;
-    in[0] = (ts_meta){ .shape = { .ndim = 2, .extent = { 5, 4 } }, .dtype = TS_DTYPE_F64 };
-    if (variant == 2) in[0].shape = TS_SHAPE(2, 3, 5);
-    ((tsi_triangle_attributes *)attributes)->diagonal = variant == 1 ? -2 : variant;
-    return variant < 3;
+    s->count = 1;
+    s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
+    if (s->variant == 2) s->in[0].shape = TS_SHAPE(2, 3, 5);
+    ((tsi_triangle_attributes *)s->attributes)->diagonal = s->variant == 1 ? -2 : s->variant;
+    return s->variant < 3;
 }
 
 #define TRIANGLE                                                                                   \

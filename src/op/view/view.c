@@ -264,73 +264,62 @@ static void meta3(ts_meta *in, int64_t a, int64_t b, int64_t c)
     *in = (ts_meta){ .shape = { .ndim = 3, .extent = { a, b, c } }, .dtype = TS_DTYPE_F64 };
 }
 
-static bool sample_permute(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_permute(tsi_sample *s)
 {
-    (void)random;
     static const int64_t order[][3] = { { 2, 0, 1 }, { 1, -1, 0 } };
-    view_attributes *a = attributes;
-    meta3(in, 5, 4, 3);
-    *count = 1;
+    view_attributes *a = s->attributes;
+    meta3(s->in, 5, 4, 3);
+    s->count = 1;
     a->dims = (tsi_dims){ .count = 3 };
-    memcpy(a->dims.value, order[variant % 2], sizeof order[0]);
-    return variant < 2;
+    memcpy(a->dims.value, order[s->variant % 2], sizeof order[0]);
+    return s->variant < 2;
 }
 
-static bool sample_movedim(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_movedim(tsi_sample *s)
 {
-    bool more = sample_permute(random, variant, in, count, attributes);
-    *(view_attributes *)attributes = (view_attributes){
-        .source = { .count = 1, .value = { variant ? -1 : 0 } },
-        .destination = { .count = 1, .value = { variant ? 0 : 1 } },
+    bool more = sample_permute(s);
+    *(view_attributes *)s->attributes = (view_attributes){
+        .source = { .count = 1, .value = { s->variant ? -1 : 0 } },
+        .destination = { .count = 1, .value = { s->variant ? 0 : 1 } },
     };
     return more;
 }
 
-static bool sample_transpose(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                             void *attributes)
+static bool sample_transpose(tsi_sample *s)
 {
-    (void)random;
-    view_attributes *a = attributes;
-    meta3(in, 5, 4, 3);
-    *count = 1;
-    a->dim0 = variant == 0 ? 0 : -1;
+    view_attributes *a = s->attributes;
+    meta3(s->in, 5, 4, 3);
+    s->count = 1;
+    a->dim0 = s->variant == 0 ? 0 : -1;
     a->dim1 = 1;
-    return variant < 2;
+    return s->variant < 2;
 }
 
-static bool sample_squeeze(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                           void *attributes)
+static bool sample_squeeze(tsi_sample *s)
 {
-    (void)random;
-    view_attributes *a = attributes;
-    meta3(in, 5, 1, 4);
-    *count = 1;
-    a->dims = (tsi_dims){ .count = variant, .value = { 1 } };
-    return variant < 2;
+    view_attributes *a = s->attributes;
+    meta3(s->in, 5, 1, 4);
+    s->count = 1;
+    a->dims = (tsi_dims){ .count = s->variant, .value = { 1 } };
+    return s->variant < 2;
 }
 
-static bool sample_unsqueeze(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                             void *attributes)
+static bool sample_unsqueeze(tsi_sample *s)
 {
-    (void)random;
-    meta3(in, 5, 2, 4);
-    *count = 1;
-    ((view_attributes *)attributes)->dim0 = variant == 0 ? 0 : -2;
-    return variant < 2;
+    meta3(s->in, 5, 2, 4);
+    s->count = 1;
+    ((view_attributes *)s->attributes)->dim0 = s->variant == 0 ? 0 : -2;
+    return s->variant < 2;
 }
 
-static bool sample_expand(uint64_t *random, int32_t variant, ts_meta *in, int32_t *count,
-                          void *attributes)
+static bool sample_expand(tsi_sample *s)
 {
-    (void)random;
-    view_attributes *a = attributes;
-    meta3(in, 5, 1, 4);
-    *count = 1;
-    a->dims = (tsi_dims){ .count = 3 + variant, .value = { 5, 3, 4 } };
-    if (variant) memcpy(a->dims.value, (int64_t[]){ 2, 5, 3, -1 }, 4 * sizeof(int64_t));
-    return variant < 2;
+    view_attributes *a = s->attributes;
+    meta3(s->in, 5, 1, 4);
+    s->count = 1;
+    a->dims = (tsi_dims){ .count = 3 + s->variant, .value = { 5, 3, 4 } };
+    if (s->variant) memcpy(a->dims.value, (int64_t[]){ 2, 5, 3, -1 }, 4 * sizeof(int64_t));
+    return s->variant < 2;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
