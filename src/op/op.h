@@ -51,6 +51,11 @@ typedef ts_op_attribute tsi_attribute; /* a list of dims is a tsi_dims, one numb
         name, TS_ATTRIBUTE_CHOICE, (uint32_t)offsetof(type, field), otherwise, choices             \
     }
 
+/* Parts of a tsi_op_desc: from how many inputs to how many, and results; attributes of a type. */
+#define TSI_OPERANDS(least, most, results)                                                         \
+    .input_min = least, .input_max = most, .output_count = results
+#define TSI_ATTRIBUTES(table, type) .attribute = table, .attribute_bytes = sizeof(type)
+
 /* ---- one call, globally ---------------------------------------------------------------------- */
 typedef struct tsi_op_desc tsi_op_desc;
 typedef struct tsi_op_call {

@@ -168,9 +168,7 @@ static double linear_flops(const tsi_op_call *call)
 const tsi_op_desc tsi_op_grouped_linear = {
     .name = "grouped_linear",
     .what = "rows times the matrix of their group",
-    .input_min = 3,
-    .input_max = 3,
-    .output_count = 1,
+    TSI_OPERANDS(3, 3, 1),
     .saves = 7,
     .infer = linear_infer,
     .rules = linear_rules,
@@ -312,12 +310,9 @@ const tsi_op_desc tsi_op_grouped_linear_backward = {
     .what = "gradient of the matrices of groups: sums over the rows of each, and where the "
             "matrices lie "
             "if they are given",
-    .input_min = 3,
-    .input_max = 4,
-    .output_count = 1,
+    TSI_OPERANDS(3, 4, 1),
     .flags = TSI_OP_NO_GRAD,
-    .attribute = groups_table,
-    .attribute_bytes = sizeof(grouped_attributes),
+    TSI_ATTRIBUTES(groups_table, grouped_attributes),
     .infer = backward_infer,
     .rules = backward_rules,
     .reference = backward_reference,

@@ -227,9 +227,7 @@ const tsi_op_desc tsi_op_grouped_mlp = {
     .name = "grouped_mlp",
     .what = "rows through the feed-forwards of their experts, weighted and summed; rows go to the "
             "experts once",
-    .input_min = TSI_MLP_INPUTS,
-    .input_max = TSI_MLP_INPUTS,
-    .output_count = 1,
+    TSI_OPERANDS(TSI_MLP_INPUTS, TSI_MLP_INPUTS, 1),
     .flags = TSI_OP_COMPOSED,
     .saves = 31,
     MLP,
@@ -241,9 +239,7 @@ const tsi_op_desc tsi_op_grouped_mlp = {
 const tsi_op_desc tsi_op_grouped_mlp_backward = {
     .name = "grouped_mlp_backward",
     .what = "gradients of grouped_mlp for rows, weights and experts, of dy and its inputs",
-    .input_min = TSI_MLP_INPUTS + 1,
-    .input_max = TSI_MLP_INPUTS + 1,
-    .output_count = TSI_MLP_GRADS,
+    TSI_OPERANDS(TSI_MLP_INPUTS + 1, TSI_MLP_INPUTS + 1, TSI_MLP_GRADS),
     .flags = TSI_OP_COMPOSED | TSI_OP_NO_GRAD,
     MLP,
     .infer = backward_infer,

@@ -227,18 +227,14 @@ static bool sample_layer(tsi_sample *s)
 const tsi_op_desc tsi_op_rms_norm_backward = {
     .name = "rms_norm_backward",
     .what = "gradients of rms_norm by x and by its weight",
-    .input_min = 4,
-    .input_max = 4,
-    .output_count = 2,
+    TSI_OPERANDS(4, 4, 2),
     BACK,
     .sample = sample_rms,
 };
 const tsi_op_desc tsi_op_layer_norm_backward = {
     .name = "layer_norm_backward",
     .what = "gradients of layer_norm by x, its weight and its bias",
-    .input_min = 5,
-    .input_max = 5,
-    .output_count = 3,
+    TSI_OPERANDS(5, 5, 3),
     BACK,
     .sample = sample_layer,
 };

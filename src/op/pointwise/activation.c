@@ -279,8 +279,7 @@ const tsi_op_desc tsi_op_softshrink = {
 const tsi_op_desc tsi_op_threshold = {
     ROW(threshold, "x, or value where x <= threshold", NONE, X),
     .flags = TSI_OP_IN_PLACE,
-    .attribute = threshold_table,
-    .attribute_bytes = sizeof(threshold_attributes),
+    TSI_ATTRIBUTES(threshold_table, threshold_attributes),
     .sample = sample_threshold,
     .trait = threshold_trait,
     .family = (&(const tsi_pointwise_family){

@@ -243,8 +243,7 @@ const tsi_op_desc tsi_op_add = {
     .what = "a + alpha * b",
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
-    .attribute = alpha_table,
-    .attribute_bytes = sizeof(ts_number),
+    TSI_ATTRIBUTES(alpha_table, ts_number),
     .family = (&(const tsi_pointwise_family){
         { real_add, whole_add, both_add }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = add_trait,
@@ -256,8 +255,7 @@ const tsi_op_desc tsi_op_sub = {
     .what = "a - alpha * b",
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
-    .attribute = alpha_table,
-    .attribute_bytes = sizeof(ts_number),
+    TSI_ATTRIBUTES(alpha_table, ts_number),
     .family = (&(const tsi_pointwise_family){
         { real_sub, whole_sub, both_sub }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = sub_trait,

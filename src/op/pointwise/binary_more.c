@@ -188,8 +188,7 @@ const tsi_op_desc tsi_op_isclose = {
     .what = "is |a - b| <= atol + rtol |b|?",
     TSI_BINARY,
     .flags = TSI_OP_NO_GRAD,
-    .attribute = tsi_close_table,
-    .attribute_bytes = sizeof(tsi_close_attributes),
+    TSI_ATTRIBUTES(tsi_close_table, tsi_close_attributes),
     .family = TSI_BINARY_FAMILY(real_isclose, whole_isclose, both_isclose, BOOL),
     .sample = sample_close,
 };

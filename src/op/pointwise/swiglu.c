@@ -159,9 +159,7 @@ const tsi_op_desc tsi_op_swiglu_gradients = {
     .name = "swiglu_gradients",
     .what = "gradients of swiglu by its gate and by up, from dy, gate and up of one shape",
     .dtypes = TSI_DTYPES_REAL,
-    .input_min = 3,
-    .input_max = 3,
-    .output_count = 2,
+    TSI_OPERANDS(3, 3, 2),
     .beside = -1, /* as linear_pair wants them */
     .flags = TSI_OP_NO_GRAD,
     .infer = both_infer,

@@ -127,8 +127,7 @@ const tsi_op_desc tsi_op_allclose = {
     .name = "allclose",
     .what = "is |a - b| <= atol + rtol |b| everywhere?",
     COMPARE,
-    .attribute = tsi_close_table,
-    .attribute_bytes = sizeof(tsi_close_attributes),
+    TSI_ATTRIBUTES(tsi_close_table, tsi_close_attributes),
     .sample = sample_close,
 };
 

@@ -482,11 +482,8 @@ static void power_rules(const tsi_op_call *call, tsi_rules *rules)
 const tsi_op_desc tsi_op_powsum = {
     .name = "powsum",
     .what = "the sum of |x|^p over dims (p infinite: the extreme of |x|)",
-    .input_min = 1,
-    .input_max = 1,
-    .output_count = 1,
-    .attribute = norm_table,
-    .attribute_bytes = sizeof(tsi_reduce_attributes),
+    TSI_OPERANDS(1, 1, 1),
+    TSI_ATTRIBUTES(norm_table, tsi_reduce_attributes),
     .normalise = tsi_reduce_normalise,
     .infer = kind_infer,
     .rules = power_rules,

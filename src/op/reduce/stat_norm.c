@@ -173,11 +173,8 @@ static bool sample_vector_norm(tsi_sample *s)
 const tsi_op_desc tsi_op_vector_norm = {
     .name = "vector_norm",
     .what = "the p-norm over dims: (sum |x|^p)^(1/p), for 0 a count, for infinities the extreme",
-    .input_min = 1,
-    .input_max = 1,
-    .output_count = 1,
-    .attribute = vector_norm_table,
-    .attribute_bytes = sizeof(tsi_reduce_attributes),
+    TSI_OPERANDS(1, 1, 1),
+    TSI_ATTRIBUTES(vector_norm_table, tsi_reduce_attributes),
     .normalise = tsi_reduce_normalise,
     .infer = vector_norm_infer,
     .propagate = vector_norm_propagate,

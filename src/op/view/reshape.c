@@ -398,8 +398,7 @@ const tsi_op_desc tsi_op_reshape = {
     .name = "reshape",
     .what = "the same elements under another shape; one extent may be -1",
     RESHAPE,
-    .attribute = reshape_table,
-    .attribute_bytes = sizeof(tsi_dims),
+    TSI_ATTRIBUTES(reshape_table, tsi_dims),
     .normalise = reshape_normalise,
     .sample = sample_reshape,
 };
@@ -407,8 +406,7 @@ const tsi_op_desc tsi_op_flatten = {
     .name = "flatten",
     .what = "dims start_dim to end_dim as one",
     RESHAPE,
-    .attribute = flatten_table,
-    .attribute_bytes = sizeof(reshape_attributes),
+    TSI_ATTRIBUTES(flatten_table, reshape_attributes),
     .normalise = flatten_normalise,
     .sample = sample_flatten,
 };
@@ -416,8 +414,7 @@ const tsi_op_desc tsi_op_unflatten = {
     .name = "unflatten",
     .what = "one dim as several; one of the sizes may be -1",
     RESHAPE,
-    .attribute = unflatten_table,
-    .attribute_bytes = sizeof(reshape_attributes),
+    TSI_ATTRIBUTES(unflatten_table, reshape_attributes),
     .normalise = unflatten_normalise,
     .sample = sample_unflatten,
 };
