@@ -93,7 +93,7 @@ typedef struct ts_fsdp_stats { /* of this rank, of all units below a module, sin
     int64_t
         fences; /* of gathers without a copy: rounds in which ranks told that they had written */
     int64_t waited_ns; /* with TS_FSDP_TIMES: the rest of the time there: for peers, for what they
-                          send, for a core that moves it */
+                          send, for a core that moves it, and what the clocks take */
 } ts_fsdp_stats;
 
 TS_BEGIN_C

@@ -233,13 +233,13 @@ static ts_status reduce_prepared(tsi_unit *u, bool *done)
 ts_status tsi_units_settle(tsi_units *all)
 {
     tsi_unit *u = all->reducing;
-    int64_t begin = tsi_watch_wait(all);
+    bool at_work = tsi_watch_wait(all);
     all->reducing = NULL;
     for (int64_t i = 0; u && i < u->count; i++) {
         const tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
         if (leaf && leaf->grad) TSI_TRY(tsi_tensor_ready(leaf->grad));
     }
-    tsi_watch_waited(all, begin);
+    tsi_watch_waited(all, at_work);
     return TS_OK;
 }
 

@@ -595,9 +595,9 @@ ts_status tsi_unit_fence(tsi_unit *u)
 {
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.name = u->name;
-    int64_t begin = tsi_watch_wait(u->all);
+    bool at_work = tsi_watch_wait(u->all);
     TSI_TRY(ts_group_barrier(u->group, &options));
-    tsi_watch_waited(u->all, begin);
+    tsi_watch_waited(u->all, at_work);
     int64_t count = u->all ? u->all->unit_count : 1;
     for (int64_t k = 0; k < count; k++) {
         tsi_unit *other = u->all ? u->all->unit[k] : u;

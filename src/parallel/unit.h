@@ -137,8 +137,8 @@ typedef struct tsi_units {
     /* When half of `until` has its gradients, those on their way are waited for, and `later` is
      * gathered; or NULL. */
     tsi_unit *later, *until;
-    int32_t timed;    /* TS_FSDP_TIMES */
-    int64_t aside_ns; /* processor time of waits, which helps to move: no part of the schedule */
+    int32_t timed;                   /* TS_FSDP_TIMES */
+    int64_t work_ns, work_thread_ns; /* both clocks when the schedule's work began; 0: no work */
     ts_fsdp_stats stats;
 } tsi_units;
 
@@ -225,14 +225,15 @@ ts_status tsi_unit_output(ts_module *m, ts_tensor **output);
 /* Between begin and end this rank's thread works for the schedule, but inside of waits. Begin
  * before the tree is known (u->all is NULL) counts nothing. */
 typedef struct tsi_watch {
-    int64_t wall_ns, thread_ns, aside_ns;
+    int64_t begin_ns, host_ns;
 } tsi_watch;
 void tsi_watch_set(tsi_units *all, bool timed);
 tsi_watch tsi_watch_begin(const tsi_unit *u);
 void tsi_watch_end(const tsi_unit *u, const tsi_watch *w);
-/* Of a wait for peers or for what they send; accepts NULL. */
-int64_t tsi_watch_wait(const tsi_units *all);
-void tsi_watch_waited(tsi_units *all, int64_t begin);
+/* Around a wait for peers or for what they send: the answer of the first is for the second. Both
+ * accept NULL. */
+bool tsi_watch_wait(tsi_units *all);
+void tsi_watch_waited(tsi_units *all, bool was_at_work);
 
 /* ---- order_step.c */
 /* What all ranks of the mesh do in a step, by the order that is known; the caller destroys it. */

@@ -4,17 +4,20 @@
  *   host     processor time of this rank's thread in what units do before and after their modules:
  *            looking at the order, issuing gathers and reductions, binding and letting go
  *   waited   the rest of the time in there: for peers, for what they send (moving some of it
- *            itself), and for a core, where helpers that move data have it
+ *            itself), for a core, where helpers that move data have it, and what the clocks take
  *
  * A processor's clock is a call of the system, which takes 0.3 us warm and several times that where
- * a unit begins, after kernels that left nothing in the caches. So none is read unless somebody
- * asked (TS_FSDP_TIMES), and what the instrument takes is measured there and then: every beginning
- * reads twice, and the time between the two is what a read takes at this place.
+ * a unit begins, after kernels that left nothing in the caches: as much as the work. So none is
+ * read unless somebody asked (TS_FSDP_TIMES), and the time of day, which needs no such call, is
+ * read inside of it.
  *
- *   begin  r r' ..work.. wait r r' ..waiting.. r''  ..work.. end r
+ *   begin  thread day ..work.. day thread  ..waiting..  thread day ..work.. day thread  end
  *
- * INV: of each read one whole is taken off, and nothing else. */
+ * INV: neither of the two differences is less than the processor time of the work. The thread's has
+ * the clock's own call besides, the day's whatever had the core meanwhile: the smaller one counts,
+ * and nothing is taken off. */
 #include "base/clock.h"
+#include "base/intmath.h"
 #include "parallel/unit.h"
 
 static bool is_timed(const tsi_units *all)
@@ -27,30 +30,44 @@ void tsi_watch_set(tsi_units *all, bool timed)
     all->timed = timed;
 }
 
+static void work_begin(tsi_units *all)
+{
+    all->work_thread_ns = tsi_clock_thread_ns();
+    all->work_ns = tsi_clock_ns();
+}
+
+static void work_end(tsi_units *all)
+{
+    int64_t day_ns = tsi_clock_ns() - all->work_ns;
+    int64_t thread_ns = tsi_clock_thread_ns() - all->work_thread_ns;
+    all->work_ns = 0;
+    all->stats.host_ns += tsi_min_i64(day_ns, thread_ns);
+}
+
 tsi_watch tsi_watch_begin(const tsi_unit *u)
 {
     if (!is_timed(u->all)) return (tsi_watch){ 0 };
-    int64_t wall_ns = tsi_clock_ns(), first = tsi_clock_thread_ns(), then = tsi_clock_thread_ns();
-    return (tsi_watch){ wall_ns, then + (then - first), u->all->aside_ns };
+    tsi_watch w = { tsi_clock_ns(), u->all->stats.host_ns };
+    work_begin(u->all);
+    return w;
 }
 
 void tsi_watch_end(const tsi_unit *u, const tsi_watch *w)
 {
-    if (!is_timed(u->all) || w->wall_ns == 0) return;
-    int64_t host_ns = tsi_clock_thread_ns() - w->thread_ns - (u->all->aside_ns - w->aside_ns);
-    if (host_ns < 0) host_ns = 0;
-    u->all->stats.host_ns += host_ns;
-    u->all->stats.waited_ns += tsi_clock_ns() - w->wall_ns - host_ns;
+    if (!is_timed(u->all) || w->begin_ns == 0) return;
+    if (u->all->work_ns != 0) work_end(u->all); /* else a wait failed */
+    int64_t host_ns = u->all->stats.host_ns - w->host_ns;
+    u->all->stats.waited_ns += tsi_clock_ns() - w->begin_ns - host_ns;
 }
 
-int64_t tsi_watch_wait(const tsi_units *all)
+bool tsi_watch_wait(tsi_units *all)
 {
-    if (!is_timed(all)) return 0;
-    int64_t first = tsi_clock_thread_ns(), then = tsi_clock_thread_ns();
-    return first - (then - first);
+    if (!is_timed(all) || all->work_ns == 0) return false;
+    work_end(all);
+    return true;
 }
 
-void tsi_watch_waited(tsi_units *all, int64_t begin)
+void tsi_watch_waited(tsi_units *all, bool was_at_work)
 {
-    if (is_timed(all) && begin != 0) all->aside_ns += tsi_clock_thread_ns() - begin;
+    if (was_at_work) work_begin(all);
 }
