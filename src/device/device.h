@@ -196,6 +196,8 @@ typedef struct tsi_rank_device {
 void tsi_world_device_set(ts_world *world, const tsi_device *device);
 const tsi_device *tsi_world_device(ts_world *world);
 bool tsi_world_describes(ts_world *world); /* its device is `none` */
+/* Do all ranks of this process compute in the same memory: that of the host, or of one device? */
+bool tsi_world_has_one_memory(ts_world *world);
 /* The rank's, made on first use on its thread. NULL: recorded. */
 const tsi_rank_device *tsi_rank_device_of(ts_rank *rank);
 /* The host waits for the rank's queue: after it, host memory that copy_out named is filled, and

@@ -140,6 +140,14 @@ static const tsi_device *device_of(const ts_rank *rank)
     return first;
 }
 
+bool tsi_world_has_one_memory(ts_world *world)
+{
+    const tsi_device *first = device_of(world->rank[0]);
+    for (int64_t i = 1; i < world->local_count; i++)
+        if (device_of(world->rank[i]) != first && !first->host_readable) return false;
+    return true;
+}
+
 static void *rank_device_create(ts_rank *rank)
 {
     tsi_rank_device *mine = tsi_calloc(1, sizeof *mine);

@@ -11,7 +11,9 @@
  * travels as everywhere else.
  *
  * INV: a slice is written only when every peer let go of the unit as often as this rank gathered
- * it: whoever writes asks (tsi_storage.ask). Nobody writes into a room: who changes a parameter
+ * it: whoever writes asks (tsi_storage.ask). On a device that is so in the order of queues: the
+ * fence orders them, and what is written stands behind what the queues of peers had to do when they
+ * let go. Nobody writes into a room: who changes a parameter
  * that is whole gets a block of his own, which is written back. The storage lives until the last of
  * its slices and rooms has gone, so that of a rank that left there is memory, which nobody reads:
  * the fence fails. Which units share, and when there is a fence, follows from the program alone. */
@@ -30,6 +32,8 @@
 
 typedef struct seat {                           /* of a rank that has a slice */
     _Alignas(TSI_CACHE_LINE) tsi_word released; /* times that it let go of the unit */
+    pthread_mutex_t lock;
+    tsi_device_event *passed; /* guarded by it: its queue, when it let go last; NULL: has no queue */
 } seat;
 
 typedef struct house { /* the storages of a world */
@@ -120,8 +124,11 @@ static tsi_shared *shared_make(const tsi_device *device, size_t bytes, int64_t s
         shared_free(s);
         return NULL;
     }
-    for (int64_t i = 0; i < seats; i++)
+    for (int64_t i = 0; i < seats; i++) {
         atomic_init(&s->seat[i].released, 0);
+        pthread_mutex_init(&s->seat[i].lock, NULL);
+        s->seat[i].passed = NULL; /* of a rank that left there is none (tsi_unit_leave_shared) */
+    }
     return s;
 }
 
@@ -164,7 +171,7 @@ static void shared_retain(tsi_shared *s)
 bool tsi_world_shares(ts_world *world)
 {
     if (tsi_world_describes(world)) return world->together;
-    return tsi_comm_engine(world) == tsi_engine_threads() && tsi_world_device(world)->host_readable;
+    return tsi_comm_engine(world) == tsi_engine_threads() && tsi_world_has_one_memory(world);
 }
 
 /* Where the block that `cut` gives the coordinate begins in the one that `whole` gives it; -1: it
@@ -268,6 +275,20 @@ static ts_status refuse_wait(const tsi_unit *u, int64_t member, int64_t timeout_
                     u->name, (long long)ts_group_rank(u->group, member), (long long)timeout_ms);
 }
 
+/* What this rank's queue gets from here on stands behind what the member's had to do when it let go.
+ * It may have let go once more since: not behind a fence, which this rank did not call yet. */
+static ts_status stand_behind(const tsi_unit *u, int64_t member)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(u->rank);
+    seat *other = &u->shared->seat[member];
+    if (!mine || !mine->queue) return mine ? TS_OK : ts_rank_status(u->rank);
+    pthread_mutex_lock(&other->lock);
+    ts_status status = TS_OK;
+    if (other->passed) status = mine->device->event_wait(mine->device, mine->queue, other->passed);
+    pthread_mutex_unlock(&other->lock);
+    return status;
+}
+
 /* Until the member let go as often as this rank gathered. */
 static ts_status wait_for(tsi_unit *u, int64_t member)
 {
@@ -289,7 +310,7 @@ static ts_status wait_for(tsi_unit *u, int64_t member)
         now = tsi_clock_ns();
     }
     atomic_fetch_sub_explicit(&u->shared->waiting, 1, memory_order_seq_cst);
-    return status;
+    return status == TS_OK ? stand_behind(u, member) : status;
 }
 
 static ts_status be_alone(void *unit)
@@ -326,19 +347,42 @@ ts_status tsi_unit_count_gather(tsi_unit *u)
     return tsi_keep_work(u->rank, (tsi_kept_work){ count_gather, u, NULL, &last_kind });
 }
 
-static void tell_released(tsi_unit *u, uint32_t count)
+static void mark_put(const tsi_rank_device *mine, seat *own, tsi_device_event *passed)
 {
-    if (!u->shared) return;
-    tsi_word *word = &u->shared->seat[ts_group_index(u->group)].released;
-    atomic_store_explicit(word, count, memory_order_seq_cst);
-    if (atomic_load_explicit(&u->shared->waiting, memory_order_seq_cst) > 0) tsi_wake_all(word);
+    pthread_mutex_lock(&own->lock);
+    tsi_device_event *before = own->passed;
+    own->passed = passed;
+    pthread_mutex_unlock(&own->lock);
+    if (before) mine->device->event_destroy(mine->device, before);
+}
+
+/* A queue that cannot be marked is waited for. */
+static ts_status mark_queue(const tsi_unit *u, seat *own)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(u->rank);
+    if (!mine || !mine->queue) return mine ? TS_OK : ts_rank_status(u->rank);
+    tsi_device_event *passed = NULL;
+    ts_status status = mine->device->event_record(mine->device, mine->queue, &passed);
+    if (status != TS_OK) (void)mine->device->stream_sync(mine->device, mine->queue);
+    mark_put(mine, own, passed);
+    return status;
+}
+
+static ts_status tell_released(tsi_unit *u, uint32_t count)
+{
+    if (!u->shared) return TS_OK;
+    seat *own = &u->shared->seat[ts_group_index(u->group)];
+    ts_status status = mark_queue(u, own);
+    atomic_store_explicit(&own->released, count, memory_order_seq_cst);
+    if (atomic_load_explicit(&u->shared->waiting, memory_order_seq_cst) > 0)
+        tsi_wake_all(&own->released);
+    return status;
 }
 
 static ts_status let_go(void *unit)
 {
     tsi_unit *u = unit;
-    tell_released(u, u->gathered);
-    return TS_OK;
+    return tell_released(u, u->gathered);
 }
 
 void tsi_unit_let_go(tsi_unit *u)
@@ -353,7 +397,7 @@ void tsi_unit_forget_shared(tsi_unit *u)
 {
     enum { FAR = 1 << 30 };
     u->joined = 0;
-    tell_released(u, u->gathered + FAR);
+    (void)tell_released(u, u->gathered + FAR);
 }
 
 /* A unit that was gathered ahead would be read by nobody before it is gathered again. */
@@ -426,6 +470,8 @@ static ts_status make_pieces(const tsi_unit *u, tsi_unit_param *p, tsi_pool *poo
     ts_layout_release(cut);
     if (!p->slice) return ts_rank_status(u->rank);
     p->slice_storage = p->slice->storage;
+    /* First values come before hosts meet again, but not before queues do. */
+    p->fenced = p->slice_storage->version - (p->slice_storage->queue != NULL);
     p->room->storage->read_only = true;
     p->room->storage->ask = ask_room;
     p->slice->storage->ask = ask_slice;
@@ -446,10 +492,20 @@ static void drop_pieces(tsi_unit_param *p, tsi_pool *pool)
     p->slice = p->room = NULL;
 }
 
+/* Its queue may end before the storage does: nobody is to stand behind it any more. */
+static void end_queue(const tsi_unit *u)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(u->rank);
+    if (!mine || !mine->queue) return;
+    (void)mine->device->stream_sync(mine->device, mine->queue);
+    mark_put(mine, &u->shared->seat[ts_group_index(u->group)], NULL);
+}
+
 void tsi_unit_leave_shared(tsi_unit *u)
 {
     if (!u->shared) return;
     tsi_unit_forget_shared(u);
+    end_queue(u);
     tsi_pool *pool = tsi_pool_of(u->rank);
     for (int64_t i = 0; i < u->count; i++)
         drop_pieces(&u->param[i], pool);
