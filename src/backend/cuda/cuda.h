@@ -73,6 +73,8 @@ struct tsi_stream {
     void *workspace; /* of products, on the device; NULL until the first */
     void *scratch;   /* of one call at a time (tsi_cuda_scratch) */
     size_t scratch_bytes;
+    struct tsi_cuda_update_item *update; /* of lists (update.c) */
+    int64_t update_room;
     void *cudnn;                   /* its handle; NULL until the first attention */
     struct tsi_cuda_kept *kept;    /* block lists of masks (attend_tiles.c) */
     tsi_cuda_complaint *complaint; /* on the device (complain.h) */

@@ -70,6 +70,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
     tsi_cuda_tiles_drop(stream, alive);
     tsi_cuda_beside_drop(stream, alive);
     tsi_cuda_capture_drop(cuda, stream->capture);
+    tsi_free(stream->update);
     if (alive) (void)tsi_cu.stream_destroy(stream->handle);
     pthread_mutex_destroy(&stream->lock);
     tsi_free(stream);

@@ -8,8 +8,8 @@
 #include "base/error.h"
 
 typedef struct table {
-    tsi_cuda_update_item *item;
-    void *memory; /* scratch: the table, then a double for each chunk and item */
+    tsi_cuda_update_item *item; /* the stream's */
+    void *memory;               /* scratch: the table, then a double for each chunk and item */
     int64_t items, chunks;
 } table;
 
@@ -17,6 +17,21 @@ static bool is_real(ts_dtype dtype)
 {
     return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
            dtype == TS_DTYPE_F64;
+}
+
+/* The stream keeps it: an update that ranks have agreed on, as those before it, takes no memory. */
+static ts_status table_room(table *t, tsi_stream *stream, int64_t count)
+{
+    if (stream->update_room < count || !stream->update) {
+        size_t bytes = ((size_t)count + 1) * sizeof *t->item;
+        tsi_cuda_update_item *larger = tsi_alloc(bytes);
+        if (!larger) return tsi_fail_memory("a table of updates", bytes);
+        tsi_free(stream->update);
+        stream->update = larger;
+        stream->update_room = count;
+    }
+    t->item = stream->update;
+    return TS_OK;
 }
 
 /* False: a dtype without code. Items without elements are left out. */
@@ -70,17 +85,15 @@ static ts_status launch_squares(const table *t, tsi_stream *stream, tsi_cuda_upd
 static ts_status run(const tsi_list_io *io, int32_t parts, tsi_cuda_update_args *args,
                      tsi_cuda_kernel kernel)
 {
-    table t = { .item = tsi_calloc((size_t)io->count + 1, sizeof *t.item) };
-    if (!t.item) return tsi_fail_memory("a table of updates", (size_t)io->count * sizeof *t.item);
-    ts_status status =
-        io->queue && table_fill(&t, io, parts) ? TS_OK : (ts_status)TSI_KERNEL_DECLINED;
-    if (status == TS_OK && t.items > 0) status = table_send(&t, io->queue, args);
-    if (status == TS_OK && t.items > 0)
-        status = kernel == TSI_CUDA_update_squares
-                     ? launch_squares(&t, io->queue, args)
-                     : tsi_cuda_launch(io->queue, kernel, t.chunks, TSI_CUDA_BLOCK, 0, args);
-    tsi_free(t.item);
-    return status;
+    table t = { .items = 0 };
+    if (!io->queue) return (ts_status)TSI_KERNEL_DECLINED;
+    TSI_TRY(table_room(&t, io->queue, io->count));
+    if (!table_fill(&t, io, parts)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (t.items == 0) return TS_OK;
+    TSI_TRY(table_send(&t, io->queue, args));
+    return kernel == TSI_CUDA_update_squares
+               ? launch_squares(&t, io->queue, args)
+               : tsi_cuda_launch(io->queue, kernel, t.chunks, TSI_CUDA_BLOCK, 0, args);
 }
 
 ts_status tsi_cuda_list_adamw(const tsi_list_io *io)
