@@ -33,7 +33,7 @@
 typedef struct seat {                           /* of a rank that has a slice */
     _Alignas(TSI_CACHE_LINE) tsi_word released; /* times that it let go of the unit */
     pthread_mutex_t lock;
-    tsi_device_event *passed; /* guarded by it: its queue, when it let go last; NULL: has no queue */
+    tsi_device_event *passed; /* guarded by it: its queue when it let go last; NULL: it has none */
 } seat;
 
 typedef struct house { /* the storages of a world */
@@ -275,8 +275,8 @@ static ts_status refuse_wait(const tsi_unit *u, int64_t member, int64_t timeout_
                     u->name, (long long)ts_group_rank(u->group, member), (long long)timeout_ms);
 }
 
-/* What this rank's queue gets from here on stands behind what the member's had to do when it let go.
- * It may have let go once more since: not behind a fence, which this rank did not call yet. */
+/* What this rank's queue gets from here on stands behind what the member's had to do when it let
+ * go. It may have let go once more since: not behind a fence, which this rank did not call yet. */
 static ts_status stand_behind(const tsi_unit *u, int64_t member)
 {
     const tsi_rank_device *mine = tsi_rank_device_of(u->rank);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel_shared.c - shards of thread ranks as slices of one storage: a gather copies nothing, no
  * shard is written while a peer reads it, and what is done to a parameter that is whole reaches its
- * shards once. Under other engines the same programs give the same numbers with copies. */
+ * shards once; in memory of the host, and of a device in the order of queues. Under other engines
+ * the same programs give the same numbers with copies. */
 #include <unistd.h>
 
 #include "parallel_util.h"
@@ -127,6 +128,58 @@ TS_TEST_RANKS(fsdp_changes_of_the_whole_count_once, 1, 2, 3, 4)
     TEST_OK(t, ts_fsdp_release(n.block[0]));
     ts_scope_close(scope);
     net_end(&n);
+}
+
+/* A queue may be far behind the host that let go of a unit: what it reads then is what was there.
+ */
+TS_TEST_RANKS(fsdp_late_queues_read_what_was, 2, 3)
+{
+    enum { WIDTH = 6, HEAVY = 128, TIMES = 40 };
+    net n = net_of(1, WIDTH, 4);
+    net_declare(&n, ts_mesh_create(t->me, "fsdp=*"), false);
+    TEST_OK(t, net_begin(&n, &plain_options));
+    ts_tensor *w = ts_module_find_param(n.root, "blocks.0.weight");
+    double first = sum_of(t, w), seen = NAN;
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    ts_tensor *heavy = ts_full(0, n.mesh, TS_DTYPE_F64, TS_SHAPE(HEAVY, HEAVY), NULL);
+    TEST_OK(t, ts_fsdp_gather(n.block[0]));
+    for (int i = 0; i < TIMES && ts_rank_index(t->me) == 0; i++)
+        heavy = ts_matmul(heavy, heavy);
+    ts_tensor *sum = ts_add(ts_sum(w, NULL, 0, 0), ts_sum(heavy, NULL, 0, 0));
+    TEST_OK(t, ts_fsdp_release(n.block[0]));
+    ts_tensor *twos = ts_full(2, n.mesh, TS_DTYPE_F64, TS_SHAPE(WIDTH, WIDTH), NULL);
+    const ts_sharding *cut = ts_layout_sharding(ts_tensor_layout(w));
+    TEST_OK(t, ts_tensor_write(w, ts_redistribute_to(twos, cut)));
+    TEST_OK(t, ts_tensor_item(sum, &seen));
+    TEST_SAY(t, fabs(seen - first) < 1e-12, "%.17g, not %.17g", seen, first);
+    TEST_OK(t, ts_fsdp_gather(n.block[0]));
+    seen = sum_of(t, w);
+    TEST_SAY(t, seen == 2 * WIDTH * WIDTH, "written: %.17g", seen);
+    TEST_OK(t, ts_fsdp_release(n.block[0]));
+    ts_scope_close(scope);
+    net_end(&n);
+}
+
+static ts_status note_shares(ts_rank *me, void *argument)
+{
+    if (ts_rank_index(me) == 0) *(bool *)argument = tsi_world_shares(me->world);
+    return TS_OK;
+}
+
+/* In memory of the host, and in that of one device. */
+TS_TEST(fsdp_threads_share)
+{
+    static const char *const devices[] = { "cpu", "queue" };
+    for (int i = 0; i < 2; i++) {
+        char error[1024] = "";
+        bool shared = false;
+        ts_world_options options = TS_INIT(ts_world_options);
+        options.engine = "threads";
+        options.device = devices[i];
+        options.rank_count = 2;
+        ts_status status = ts_launch_with(&options, note_shares, &shared, error, sizeof error);
+        TEST_SAY(t, status == TS_OK && shared, "%s: %s", devices[i], error);
+    }
 }
 
 /* A view shows memory of all ranks: it is not written behind the parameter's back. */
