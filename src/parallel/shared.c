@@ -13,10 +13,10 @@
  * INV: a slice is written only when every peer let go of the unit as often as this rank gathered
  * it: whoever writes asks (tsi_storage.ask). On a device that is so in the order of queues: the
  * fence orders them, and what is written stands behind what the queues of peers had to do when they
- * let go. Nobody writes into a room: who changes a parameter
- * that is whole gets a block of his own, which is written back. The storage lives until the last of
- * its slices and rooms has gone, so that of a rank that left there is memory, which nobody reads:
- * the fence fails. Which units share, and when there is a fence, follows from the program alone. */
+ * let go. Nobody writes into a room: who changes a parameter that is whole gets a block of his own,
+ * which is written back. The storage lives until the last of its slices and rooms has gone, so that
+ * of a rank that left there is memory, which nobody reads: the fence fails. Which units share, and
+ * when there is a fence, follows from the program alone. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -52,6 +52,7 @@ struct tsi_shared {
     void *data;
     size_t bytes;
     seat *seat; /* by member */
+    int64_t seats;
     _Atomic int32_t waiting;
 };
 
@@ -88,6 +89,10 @@ static void house_destroy(void *state)
 static void shared_free(tsi_shared *s)
 {
     if (s->data) s->device->buffer_free(s->device, s->data, s->bytes);
+    for (int64_t i = 0; i < s->seats; i++) {
+        if (s->seat[i].passed) s->device->event_destroy(s->device, s->seat[i].passed);
+        pthread_mutex_destroy(&s->seat[i].lock);
+    }
     tsi_free(s->seat);
     tsi_free(s);
 }
@@ -124,10 +129,11 @@ static tsi_shared *shared_make(const tsi_device *device, size_t bytes, int64_t s
         shared_free(s);
         return NULL;
     }
-    for (int64_t i = 0; i < seats; i++) {
-        atomic_init(&s->seat[i].released, 0);
-        pthread_mutex_init(&s->seat[i].lock, NULL);
-        s->seat[i].passed = NULL; /* of a rank that left there is none (tsi_unit_leave_shared) */
+    for (; s->seats < seats; s->seats++) {
+        seat *one = &s->seat[s->seats];
+        atomic_init(&one->released, 0);
+        pthread_mutex_init(&one->lock, NULL);
+        one->passed = NULL;
     }
     return s;
 }
