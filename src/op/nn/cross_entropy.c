@@ -517,16 +517,19 @@ static bool logits_are_spent(const tsi_grad_io *io)
         const ts_placement *p = &layout->sharding->place[k];
         if (tsi_placement_cuts(p) && p->dim != p->dim_last) return false;
     }
-    return io->last && !read_again && layout->axes_partial == 0 && tsi_tensor_is_own(io->in[0]);
+    return io->last && !read_again && layout->axes_partial == 0 && io->in[0]->references == 1 &&
+           !io->in[0]->is_variable && tsi_tensor_ready(io->in[0]) == TS_OK;
 }
 
 /* Logits that are spent become their gradient: they are the largest tensor of a step. */
 static ts_tensor *logits_grad(const tsi_grad_io *io, ts_tensor *labels, ts_tensor *scale)
 {
-    ts_tensor *in[] = { io->in[0], labels, io->out[1], scale }, *out[TSI_OUTPUT_MAX] = { NULL };
-    tsi_op_args args = { &tsi_op_cross_entropy_backward, in, 4, logits_are_spent(io), NULL };
-    if (!scale || tsi_op_run(&args, out) != TS_OK) return NULL;
-    return args.in_place ? in[0] : out[0];
+    bool spent = logits_are_spent(io), shown = !tsi_array_is_alone(io->in[0]->array);
+    ts_tensor *logits = spent && shown ? (ts_clone)(io->in[0]) : io->in[0]; /* on some ranks */
+    ts_tensor *in[] = { logits, labels, io->out[1], scale }, *out[TSI_OUTPUT_MAX] = { NULL };
+    tsi_op_args args = { &tsi_op_cross_entropy_backward, in, 4, spent, NULL };
+    if (!logits || !scale || tsi_op_run(&args, out) != TS_OK) return NULL;
+    return spent ? logits : out[0];
 }
 
 static ts_status ce_grad(const tsi_grad_io *io)
