@@ -177,35 +177,72 @@ static void shuffle(test *t, tsi_step_list *list, machine *by)
 
 enum { ORDERS = 20 };
 
+static int moves_of(uint64_t seed)
+{
+    return seed % 3 == 0 ? SHARDS : seed % 3 == 1 ? SUMS : ANYTHING;
+}
+
+typedef struct trial { /* a random step as usual, and recorded; stays where it is */
+    test *t;
+    ts_scope scope;
+    machine usual, again;
+    ts_step *step;
+    ts_step_summary was;
+} trial;
+
+static void trial_begin(trial *x, test *t, ts_mesh *mesh, uint64_t seed, int moves)
+{
+    *x = (trial){ .t = t, .scope = ts_scope_open(t->me, NULL), .was = TS_INIT(ts_step_summary) };
+    x->usual = machine_of(t, mesh, seed);
+    x->again = machine_of(t, mesh, seed);
+    x->usual.moves = x->again.moves = moves;
+    TEST_OK(t, random_step(&x->usual));
+    x->step = ts_step_record(t->me, random_step, &x->again);
+    TEST_SAY(t, x->step != NULL, "%s", ts_rank_error(t->me)->text);
+    same_bits(t, &x->usual, &x->again, "recorded");
+    TEST_OK(t, ts_step_summarise(x->step, &x->was));
+}
+
+static bool trial_goes_on(const trial *x, int32_t n)
+{
+    return x->step && n < ORDERS && !ts_rank_status(x->t->me);
+}
+
+static void trial_runs(trial *x, int32_t times, const char *how)
+{
+    for (int32_t i = 0; i < times; i++) {
+        TEST_OK(x->t, ts_step_replay(x->step));
+        TEST_OK(x->t, random_step(&x->usual));
+        same_bits(x->t, &x->usual, &x->again, how);
+    }
+}
+
+static void trial_end(trial *x)
+{
+    ts_step_destroy(x->step);
+    TEST_OK(x->t, ts_scope_close(x->scope));
+}
+
 /* Returns how many pieces of work were moved. */
 static int64_t check_orders(test *t, ts_mesh *mesh, uint64_t seed)
 {
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
-    same_bits(t, &usual, &again, "recorded");
+    trial x;
     int64_t moved = 0;
-    ts_step_summary was = TS_INIT(ts_step_summary);
-    TEST_OK(t, ts_step_summarise(step, &was));
-    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+    trial_begin(&x, t, mesh, seed, ANYTHING);
+    for (int32_t n = 0; trial_goes_on(&x, n); n++) {
         ts_program *program = NULL;
         ts_step_order is = TS_INIT(ts_step_order);
-        TEST_OK(t, ts_step_program(step, &program));
+        TEST_OK(t, ts_step_program(x.step, &program));
         if (n == 0) TEST_OK(t, tsi_step_prove(program->step, NULL));
         for (int32_t r = 0; r < program->step->list_count; r++)
             shuffle(t, &program->step->list[r], NULL);
-        TEST_OK(t, ts_step_reorder(step, program, 16 * was.bytes, &is));
-        TEST_OK(t, ts_step_replay(step));
-        TEST_OK(t, random_step(&usual));
-        same_bits(t, &usual, &again, "in another order");
+        TEST_OK(t, ts_step_reorder(x.step, program, 16 * x.was.bytes, &is));
+        trial_runs(&x, 1, "in another order");
         TEST_CHECK(t, is.taken == 1);
         moved += is.moved;
         ts_program_destroy(program);
     }
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+    trial_end(&x);
     return moved;
 }
 
@@ -236,35 +273,24 @@ static ts_program *begun_early(test *t, const ts_step *step, machine *orders, bo
  * each rank has an order of its own: then they begin as they were recorded. */
 static int64_t check_begins(test *t, ts_mesh *mesh, uint64_t seed)
 {
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
     machine orders = { .state = seed }, own = { .state = seed + 77 * (uint64_t)t->me->index };
-    usual.moves = again.moves = seed % 3 == 0 ? SHARDS : seed % 3 == 1 ? SUMS : ANYTHING;
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
     int64_t ahead = 0;
-    ts_step_summary was = TS_INIT(ts_step_summary);
-    TEST_OK(t, ts_step_summarise(step, &was));
-    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+    trial x;
+    trial_begin(&x, t, mesh, seed, moves_of(seed));
+    for (int32_t n = 0; trial_goes_on(&x, n); n++) {
         bool good = false, apart = n % 4 == 3;
+        int64_t bytes = n % 5 == 4 ? 0 : 16 * x.was.bytes;
         ts_step_order is = TS_INIT(ts_step_order);
-        ts_program *program = begun_early(t, step, apart ? &own : &orders, &good), *plain = NULL;
-        TEST_OK(t, ts_step_program(step, &plain));
-        TEST_OK(
-            t, ts_step_reorder(step, good ? program : plain, n % 5 == 4 ? 0 : 16 * was.bytes, &is));
+        ts_program *program = begun_early(t, x.step, apart ? &own : &orders, &good), *plain = NULL;
+        TEST_OK(t, ts_step_program(x.step, &plain));
+        TEST_OK(t, ts_step_reorder(x.step, good ? program : plain, bytes, &is));
         TEST_CHECK(t, is.ahead == 0 || is.taken);
-        for (int32_t twice = 0; twice < 2; twice++) {
-            TEST_OK(t, ts_step_replay(step));
-            TEST_OK(t, random_step(&usual));
-            same_bits(t, &usual, &again, "begun early");
-        }
+        trial_runs(&x, 2, "begun early");
         ahead += is.ahead;
         ts_program_destroy(program);
         ts_program_destroy(plain);
     }
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+    trial_end(&x);
     return ahead;
 }
 
@@ -285,35 +311,26 @@ static ts_program *bucketed(test *t, const ts_step *step, machine *m, bool anoth
 /* Returns how many operations went with others. */
 static int64_t check_buckets(test *t, ts_mesh *mesh, uint64_t seed, int moves)
 {
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
     machine orders = { .state = seed };
-    usual.moves = again.moves = moves;
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
     int64_t joined = 0;
-    ts_step_summary was = TS_INIT(ts_step_summary), now = was;
-    TEST_OK(t, ts_step_summarise(step, &was));
-    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+    trial x;
+    trial_begin(&x, t, mesh, seed, moves);
+    for (int32_t n = 0; trial_goes_on(&x, n); n++) {
         bool scarce = n % 3 == 2, another = n % 7 == 5;
-        ts_program *program = bucketed(t, step, &orders, another);
+        ts_program *program = bucketed(t, x.step, &orders, another);
         ts_step_order is = TS_INIT(ts_step_order);
-        TEST_OK(t, ts_step_reorder(step, program, scarce ? 0 : 16 * was.bytes, &is));
-        TEST_OK(t, ts_step_summarise(step, &now));
+        ts_step_summary now = TS_INIT(ts_step_summary);
+        int64_t most = 16 * x.was.bytes;
+        TEST_OK(t, ts_step_reorder(x.step, program, scarce ? 0 : most, &is));
+        TEST_OK(t, ts_step_summarise(x.step, &now));
         TEST_CHECK(t, is.joined == 0 || (is.taken && !another));
-        TEST_CHECK(t, !is.taken || (is.bytes_needed <= is.bytes && now.bytes <= 16 * was.bytes));
-        TEST_CHECK(t, !is.taken || !scarce || is.bytes <= was.bytes);
-        for (int32_t twice = 0; twice < 2; twice++) {
-            TEST_OK(t, ts_step_replay(step));
-            TEST_OK(t, random_step(&usual));
-            same_bits(t, &usual, &again, "with buckets");
-        }
+        TEST_CHECK(t, !is.taken || (is.bytes_needed <= is.bytes && now.bytes <= most));
+        TEST_CHECK(t, !is.taken || !scarce || is.bytes <= x.was.bytes);
+        trial_runs(&x, 2, "with buckets");
         joined += is.joined;
         ts_program_destroy(program);
     }
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+    trial_end(&x);
     return joined;
 }
 
@@ -366,33 +383,23 @@ static ts_program *parted(test *t, const ts_step *step, machine *m, bool *good)
 }
 
 /* Returns how many programs had parts. */
-static int64_t check_parts(test *t, ts_mesh *mesh, uint64_t seed, int moves)
+static int64_t check_parts(test *t, ts_mesh *mesh, uint64_t seed)
 {
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    machine usual = machine_of(t, mesh, seed), again = machine_of(t, mesh, seed);
     machine orders = { .state = seed };
-    usual.moves = again.moves = moves;
-    TEST_OK(t, random_step(&usual));
-    ts_step *step = ts_step_record(t->me, random_step, &again);
-    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me)->text);
     int64_t parts = 0;
-    ts_step_summary was = TS_INIT(ts_step_summary);
-    TEST_OK(t, ts_step_summarise(step, &was));
-    for (int32_t n = 0; step && n < ORDERS && !ts_rank_status(t->me); n++) {
+    trial x;
+    trial_begin(&x, t, mesh, seed, moves_of(seed));
+    for (int32_t n = 0; trial_goes_on(&x, n); n++) {
         bool good = false;
+        int64_t bytes = n % 3 == 2 ? 0 : 16 * x.was.bytes;
         ts_step_order is = TS_INIT(ts_step_order);
-        ts_program *program = parted(t, step, &orders, &good);
-        if (good) TEST_OK(t, ts_step_reorder(step, program, n % 3 == 2 ? 0 : 16 * was.bytes, &is));
-        for (int32_t twice = 0; twice < 2; twice++) {
-            TEST_OK(t, ts_step_replay(step));
-            TEST_OK(t, random_step(&usual));
-            same_bits(t, &usual, &again, "in parts");
-        }
+        ts_program *program = parted(t, x.step, &orders, &good);
+        if (good) TEST_OK(t, ts_step_reorder(x.step, program, bytes, &is));
+        trial_runs(&x, 2, "in parts");
         parts += good;
         ts_program_destroy(program);
     }
-    ts_step_destroy(step);
-    TEST_OK(t, ts_scope_close(scope));
+    trial_end(&x);
     return parts;
 }
 
@@ -462,10 +469,7 @@ TS_TEST_RANKS(operations_go_in_parts, 2, 3)
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     if (keeps_order(t, mesh)) return;
     for (uint64_t seed = 1; seed <= (t->count == 2 ? 15 : 5); seed++)
-        parts += check_parts(t, mesh, seed * 811 + (uint64_t)t->count,
-                             seed % 3 == 0   ? SHARDS
-                             : seed % 3 == 1 ? SUMS
-                                             : ANYTHING);
+        parts += check_parts(t, mesh, seed * 811 + (uint64_t)t->count);
     TEST_SAY(t, parts > 50, "%lld programs", (long long)parts);
 }
 
