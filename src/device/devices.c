@@ -143,9 +143,10 @@ static const tsi_device *device_of(const ts_rank *rank)
 bool tsi_world_has_one_memory(ts_world *world)
 {
     const tsi_device *first = device_of(world->rank[0]);
-    for (int64_t i = 1; i < world->local_count; i++)
-        if (device_of(world->rank[i]) != first && !first->host_readable) return false;
-    return true;
+    bool one = true;
+    for (int64_t i = 1; i < world->local_count && !first->host_readable; i++)
+        one = one && device_of(world->rank[i]) == first;
+    return one;
 }
 
 static void *rank_device_create(ts_rank *rank)

@@ -186,8 +186,7 @@ typedef struct tsi_grad_io {
     ts_tensor *const *in_sum;
     uint64_t *included;
     int32_t input_count, output_count;
-    int32_t last, reserved; /* 1: what was saved is let go after this, and may be written if it is
-                               its holder's own (tsi_tensor_is_own) */
+    int32_t last, reserved; /* 1: what was saved is let go after this (tsi_op_make_over) */
 } tsi_grad_io;
 
 static inline bool tsi_grad_is_wide(const tsi_grad_io *io, int32_t input)
@@ -350,5 +349,11 @@ ts_status tsi_op_run_into(const tsi_op_args *args, ts_tensor *const *into);
 /* The maker form, for operators with one output. */
 ts_tensor *tsi_op_make(const tsi_op_desc *op, ts_tensor *const *in, int32_t input_count,
                        const void *attributes);
+/* The same in place of in[0] if that has one holder, who needs it no more; so on all ranks or on
+ * none, since what travels may follow from it. Where its memory is seen elsewhere, too, which may
+ * be so on some ranks alone, a copy is written. in[0] moves on no rank: the caller looked at its
+ * layout. */
+ts_tensor *tsi_op_make_over(const tsi_op_desc *op, ts_tensor *const *in, int32_t input_count,
+                            const void *attributes);
 
 #endif

@@ -281,13 +281,20 @@ static ts_status refuse_wait(const tsi_unit *u, int64_t member, int64_t timeout_
                     u->name, (long long)ts_group_rank(u->group, member), (long long)timeout_ms);
 }
 
+/* The rank's device, if work on it waits in a queue; else NULL. */
+static const tsi_rank_device *queued(const tsi_unit *u)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(u->rank);
+    return mine && mine->queue ? mine : NULL;
+}
+
 /* What this rank's queue gets from here on stands behind what the member's had to do when it let
  * go. It may have let go once more since: not behind a fence, which this rank did not call yet. */
 static ts_status stand_behind(const tsi_unit *u, int64_t member)
 {
-    const tsi_rank_device *mine = tsi_rank_device_of(u->rank);
+    const tsi_rank_device *mine = queued(u);
     seat *other = &u->shared->seat[member];
-    if (!mine || !mine->queue) return mine ? TS_OK : ts_rank_status(u->rank);
+    if (!mine) return TS_OK;
     pthread_mutex_lock(&other->lock);
     ts_status status = TS_OK;
     if (other->passed) status = mine->device->event_wait(mine->device, mine->queue, other->passed);
@@ -365,8 +372,8 @@ static void mark_put(const tsi_rank_device *mine, seat *own, tsi_device_event *p
 /* A queue that cannot be marked is waited for. */
 static ts_status mark_queue(const tsi_unit *u, seat *own)
 {
-    const tsi_rank_device *mine = tsi_rank_device_of(u->rank);
-    if (!mine || !mine->queue) return mine ? TS_OK : ts_rank_status(u->rank);
+    const tsi_rank_device *mine = queued(u);
+    if (!mine) return TS_OK;
     tsi_device_event *passed = NULL;
     ts_status status = mine->device->event_record(mine->device, mine->queue, &passed);
     if (status != TS_OK) (void)mine->device->stream_sync(mine->device, mine->queue);
@@ -501,8 +508,8 @@ static void drop_pieces(tsi_unit_param *p, tsi_pool *pool)
 /* Its queue may end before the storage does: nobody is to stand behind it any more. */
 static void end_queue(const tsi_unit *u)
 {
-    const tsi_rank_device *mine = tsi_rank_device_of(u->rank);
-    if (!mine || !mine->queue) return;
+    const tsi_rank_device *mine = queued(u);
+    if (!mine) return;
     (void)mine->device->stream_sync(mine->device, mine->queue);
     mark_put(mine, &u->shared->seat[ts_group_index(u->group)], NULL);
 }

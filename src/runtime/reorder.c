@@ -30,11 +30,10 @@ typedef struct matching {
     const tsi_step *recorded, *given;
     const tsi_step_list *from, *to; /* this rank's */
     int64_t rank;
-    char **line;   /* [recorded action]: its text, without how long it takes */
-    int32_t *by;   /* recorded actions by text, then by number */
-    int32_t *used; /* [place in `by`]: how many of an equal run that begins there are matched */
-    int32_t
-        *place; /* [recorded action]: where the program has it, or its first part; -1: not yet */
+    char **line;    /* [recorded action]: its text, without how long it takes */
+    int32_t *by;    /* recorded actions by text, then by number */
+    int32_t *used;  /* [place in `by`]: how many of an equal run that begins there are matched */
+    int32_t *place; /* [recorded action]: where the program has it (its first part); -1: not yet */
     int32_t *whole; /* [action of the program]: the recorded one that it is a part of; -1: none */
     int64_t *left;  /* [recorded action]: bytes of parts that are still to come */
     int32_t moves;  /* the first recorded operation that did not come yet */

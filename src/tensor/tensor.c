@@ -76,12 +76,6 @@ ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...)
     return TSI_FAIL(TS_ERR_ARG, "%s is memory that was given as read-only", who);
 }
 
-bool tsi_tensor_is_own(ts_tensor *t)
-{
-    return tsi_tensor_ready(t) == TS_OK && t->references == 1 && !t->is_variable &&
-           tsi_array_is_alone(t->array);
-}
-
 ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name)
 {
     ts_rank *rank = t && t->rank ? t->rank : tsi_rank_current();

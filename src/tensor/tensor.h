@@ -159,8 +159,6 @@ ts_status tsi_tensor_refuse(const ts_tensor *t, const char *format, ...) TS_PRIN
  * writes into the block of a tensor that he did not make asks first. Where other ranks read the
  * memory too (tsi_storage.ask) this waits for them, or gives the tensor a block of its own. */
 ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...) TS_PRINTF(2, 3);
-/* Does nobody else see it: may its memory take another value? Waits for what is on its way. */
-bool tsi_tensor_is_own(ts_tensor *t);
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 /* A new tensor of the innermost scope; takes `array` and, if set, `move` (also on failure). */

@@ -919,6 +919,21 @@ ts_status tsi_op_run_into(const tsi_op_args *args, ts_tensor *const *into)
     return status;
 }
 
+ts_tensor *tsi_op_make_over(const tsi_op_desc *op, ts_tensor *const *in, int32_t input_count,
+                            const void *attributes)
+{
+    ts_tensor *used[TSI_INPUT_MAX], *out[TSI_OUTPUT_MAX];
+    TSI_ASSERT(op->flags & TSI_OP_IN_PLACE && input_count <= TSI_INPUT_MAX);
+    for (int32_t i = 0; i < input_count; i++)
+        used[i] = in[i];
+    if (!in[0] || in[0]->references > 1 || in[0]->is_variable)
+        return tsi_op_make(op, in, input_count, attributes);
+    if (tsi_tensor_ready(in[0]) != TS_OK) return NULL;
+    if (!tsi_array_is_alone(in[0]->array)) used[0] = (ts_clone)(in[0]);
+    tsi_op_args args = { op, used, input_count, 1, attributes };
+    return used[0] && tsi_op_run(&args, out) == TS_OK ? used[0] : NULL;
+}
+
 ts_tensor *tsi_op_make(const tsi_op_desc *op, ts_tensor *const *in, int32_t input_count,
                        const void *attributes)
 {

@@ -338,14 +338,8 @@ ts_tensor *tsi_einsum_onto(ts_tensor *onto, const char *equation, ts_tensor *a, 
 {
     onto_attributes attributes = { "" };
     snprintf(attributes.equation, sizeof attributes.equation, "%s", equation);
-    /* In place on all ranks or on none, since what travels may follow from it. Memory that is seen
-     * elsewhere, too, which may be so on some ranks alone, is copied. */
-    bool ours = onto->references == 1;
-    if (ours && !tsi_array_is_alone(onto->array)) onto = (ts_clone)(onto);
-    ts_tensor *in[] = { onto, a, b }, *out[TSI_OUTPUT_MAX] = { NULL };
-    tsi_op_args args = { &tsi_op_einsum_add, in, 3, ours, &attributes };
-    if (!onto || tsi_op_run(&args, out) != TS_OK) return NULL;
-    return ours ? onto : out[0];
+    ts_tensor *in[] = { onto, a, b };
+    return tsi_op_make_over(&tsi_op_einsum_add, in, 3, &attributes);
 }
 
 /* The gradient of linear's x with what is there already; NULL: to be made and added as usual. */

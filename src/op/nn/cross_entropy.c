@@ -517,19 +517,15 @@ static bool logits_are_spent(const tsi_grad_io *io)
         const ts_placement *p = &layout->sharding->place[k];
         if (tsi_placement_cuts(p) && p->dim != p->dim_last) return false;
     }
-    return io->last && !read_again && layout->axes_partial == 0 && io->in[0]->references == 1 &&
-           !io->in[0]->is_variable && tsi_tensor_ready(io->in[0]) == TS_OK;
+    return io->last && !read_again && layout->axes_partial == 0;
 }
 
 /* Logits that are spent become their gradient: they are the largest tensor of a step. */
 static ts_tensor *logits_grad(const tsi_grad_io *io, ts_tensor *labels, ts_tensor *scale)
 {
-    bool spent = logits_are_spent(io), shown = !tsi_array_is_alone(io->in[0]->array);
-    ts_tensor *logits = spent && shown ? (ts_clone)(io->in[0]) : io->in[0]; /* on some ranks */
-    ts_tensor *in[] = { logits, labels, io->out[1], scale }, *out[TSI_OUTPUT_MAX] = { NULL };
-    tsi_op_args args = { &tsi_op_cross_entropy_backward, in, 4, spent, NULL };
-    if (!logits || !scale || tsi_op_run(&args, out) != TS_OK) return NULL;
-    return spent ? logits : out[0];
+    const tsi_op_desc *op = &tsi_op_cross_entropy_backward;
+    ts_tensor *in[] = { io->in[0], labels, io->out[1], scale };
+    return logits_are_spent(io) ? tsi_op_make_over(op, in, 4, NULL) : tsi_op_make(op, in, 4, NULL);
 }
 
 static ts_status ce_grad(const tsi_grad_io *io)

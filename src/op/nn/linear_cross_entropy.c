@@ -223,10 +223,9 @@ static ts_status chunk_gradients(chunks *c, ts_interval rows, ts_tensor *logits,
     ts_tensor *x = some(c->x, rows), *dx = some(c->dx, rows);
     tsi_label_weights w =
         tsi_label_weights_of(labels, NULL, c->a->ignore_index, ts_tensor_dtype(c->lse));
-    ts_tensor *d = logits, *in[] = { d, labels, some(c->lse, rows), w.counts };
-    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
-    TSI_TRY(ts_rank_status(c->rank));
-    TSI_TRY(tsi_op_run(&(tsi_op_args){ &tsi_op_cross_entropy_backward, in, 4, 1, NULL }, out));
+    ts_tensor *in[] = { logits, labels, some(c->lse, rows), w.counts };
+    ts_tensor *d = tsi_op_make_over(&tsi_op_cross_entropy_backward, in, 4, NULL);
+    if (!d || !x || !dx) return ts_rank_status(c->rank);
     TSI_TRY(tsi_mm_into(d, c->weight, dx));
     c->dweight = c->dweight ? tsi_einsum_onto(c->dweight, "rv,rc->vc", d, x)
                             : tsi_einsum_wide("rv,rc->vc", d, x);

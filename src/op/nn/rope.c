@@ -90,12 +90,18 @@ static bool last_dim_stays(const ts_layout *layout)
 
 /* A gradient that nobody else sees and whose rows are here is turned where it lies: beside those of
  * k and v it stays part of one block. */
+static bool is_own(ts_tensor *dy)
+{
+    return tsi_tensor_ready(dy) == TS_OK && dy->references == 1 && !dy->is_variable &&
+           tsi_array_is_alone(dy->array) && last_dim_stays(dy->layout);
+}
+
 static ts_status rope_grad(const tsi_grad_io *io)
 {
     bool inverse = ((const tsi_rope_attributes *)io->attributes)->inverse;
     if (!(io->needs & 1)) return TS_OK;
     ts_tensor *dy = io->out_grad[0], *in[] = { dy, io->in[1] }, *out[TSI_OUTPUT_MAX] = { NULL };
-    tsi_op_args args = { &tsi_op_rope, in, 2, tsi_tensor_is_own(dy) && last_dim_stays(dy->layout),
+    tsi_op_args args = { &tsi_op_rope, in, 2, is_own(dy),
                          &(tsi_rope_attributes){ .inverse = !inverse } };
     TSI_TRY(tsi_op_run(&args, out));
     io->in_grad[0] = args.in_place ? dy : out[0];
