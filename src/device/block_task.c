@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "device/bytes.h"
 #include "device/cpu.h"
 
 typedef enum task_kind { TASK_COPY, TASK_FILL, TASK_FOLD } task_kind;
@@ -87,18 +88,8 @@ ts_status tsi_block_task_run(void *context)
 
 tsi_kept_touch tsi_block_covers(const tsi_block *block)
 {
-    int64_t size = (int64_t)ts_dtype_size((ts_dtype)block->dtype), low = 0, high = 0;
-    if (!block->data || size == 0) return (tsi_kept_touch){ 0 };
-    for (int32_t d = 0; d < block->ndim; d++) {
-        if (block->extent[d] <= 0) return (tsi_kept_touch){ 0 };
-        int64_t reach = (block->extent[d] - 1) * block->stride[d];
-        if (reach < 0)
-            low += reach;
-        else
-            high += reach;
-    }
-    const char *data = block->data;
-    return (tsi_kept_touch){ .low = data + low * size, .high = data + (high + 1) * size };
+    tsi_bytes bytes = tsi_bytes_of(block);
+    return (tsi_kept_touch){ .low = (const char *)bytes.begin, .high = (const char *)bytes.end };
 }
 
 void tsi_block_touch(tsi_block *block, bool writes, tsi_kept_tell tell, void *to)

@@ -132,6 +132,5 @@ ts_status tsi_cuda_add_rms_norm_backward(const tsi_kernel_io *io)
     return tsi_cuda_beside_launch(
         stream, wide == TS_DTYPE_F64 ? TSI_CUDA_add_norm_weight_f64 : TSI_CUDA_add_norm_weight_f32,
         (args.length + COLUMNS - 1) / COLUMNS, WEIGHT_THREADS, &args,
-        tsi_cuda_bytes_at(args.partial, (size_t)args.blocks * row),
-        tsi_cuda_bytes_at(args.dw, row));
+        tsi_bytes_at(args.partial, (size_t)args.blocks * row), tsi_bytes_at(args.dw, row));
 }

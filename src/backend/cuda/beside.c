@@ -28,54 +28,13 @@ bool tsi_cuda_is_small(int64_t results)
 
 /* ---- what a call touches --------------------------------------------------------------------- */
 
-/* Dims of more than one element that are not all at one place, by strides. */
-static int32_t sort_dims(const tsi_block *block, int32_t *dim)
-{
-    int32_t count = 0;
-    for (int32_t d = 0; d < block->ndim; d++) {
-        if (block->extent[d] <= 1 || block->stride[d] == 0) continue;
-        int32_t at = count++;
-        for (; at > 0 && block->stride[dim[at - 1]] > block->stride[d]; at--)
-            dim[at] = dim[at - 1];
-        dim[at] = d;
-    }
-    return count;
-}
-
-/* Pieces of `width` elements, `pitch` apart, where all other strides are multiples of it. */
-tsi_cuda_bytes tsi_cuda_bytes_of(const tsi_block *block)
-{
-    int32_t dim[TS_NDIM_MAX], count = sort_dims(block, dim);
-    int64_t last = 0, width = 1, pitch = 0;
-    bool even = true;
-    if (!block->data) return (tsi_cuda_bytes){ 0 };
-    for (int32_t i = 0; i < count; i++) {
-        int64_t extent = block->extent[dim[i]], stride = block->stride[dim[i]];
-        if (stride < 0) return (tsi_cuda_bytes){ .end = UINTPTR_MAX }; /* may be anywhere */
-        last += (extent - 1) * stride;
-        if (pitch > 0)
-            even = even && stride % pitch == 0;
-        else if (stride == width)
-            width *= extent;
-        else
-            pitch = stride;
-    }
-    uintptr_t size = ts_dtype_size((ts_dtype)block->dtype), begin = (uintptr_t)block->data;
-    tsi_cuda_bytes bytes = { .begin = begin, .end = begin + (uintptr_t)(last + 1) * size };
-    if (even && pitch >= width) {
-        bytes.pitch = (uintptr_t)pitch * size;
-        bytes.width = (uintptr_t)width * size;
-    }
-    return bytes;
-}
-
-static tsi_cuda_bytes bytes_of(const void *memory, int32_t dtype, const int64_t *extent,
-                               const int64_t *stride)
+static tsi_bytes bytes_of(const void *memory, int32_t dtype, const int64_t *extent,
+                          const int64_t *stride)
 {
     tsi_block block = { .data = (void *)(uintptr_t)memory, .dtype = dtype, .ndim = 3 };
     memcpy(block.extent, extent, 3 * sizeof *extent);
     memcpy(block.stride, stride, 3 * sizeof *stride);
-    return tsi_cuda_bytes_of(&block);
+    return tsi_bytes_of(&block);
 }
 
 bool tsi_cuda_product_touches(const tsi_cuda_product *p, tsi_cuda_touched *out)
@@ -93,26 +52,12 @@ bool tsi_cuda_product_touches(const tsi_cuda_product *p, tsi_cuda_touched *out)
            (double)p->m * (double)p->n * (double)p->batch <= SMALL;
 }
 
-/* Pieces of one pitch that lie beside each other. */
-static bool alternate(tsi_cuda_bytes x, tsi_cuda_bytes y)
-{
-    if (x.pitch == 0 || x.pitch != y.pitch) return false;
-    uintptr_t before = y.begin < x.begin ? (x.begin - y.begin) % x.pitch : 0;
-    uintptr_t from =
-        y.begin < x.begin ? (x.pitch - before) % x.pitch : (y.begin - x.begin) % x.pitch;
-    return from >= x.width && from + y.width <= x.pitch;
-}
-
-static bool meet(tsi_cuda_bytes x, tsi_cuda_bytes y)
-{
-    return x.begin < y.end && y.begin < x.end && !alternate(x, y);
-}
-
 static bool need_nothing(const tsi_cuda_touched *x, const tsi_cuda_touched *y)
 {
-    bool apart = !meet(x->written, y->written);
+    bool apart = !tsi_bytes_meet(x->written, y->written);
     for (int32_t i = 0; i < TSI_CUDA_READS; i++)
-        apart = apart && !meet(x->written, y->read[i]) && !meet(y->written, x->read[i]);
+        apart = apart && !tsi_bytes_meet(x->written, y->read[i]) &&
+                !tsi_bytes_meet(y->written, x->read[i]);
     return apart;
 }
 
@@ -181,8 +126,7 @@ ts_status tsi_cuda_beside_end(tsi_stream *stream, const tsi_cuda_place *place)
 }
 
 ts_status tsi_cuda_beside_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
-                                 int32_t threads, void *args, tsi_cuda_bytes read,
-                                 tsi_cuda_bytes written)
+                                 int32_t threads, void *args, tsi_bytes read, tsi_bytes written)
 {
     tsi_cuda_touched touched = { .read = { read }, .written = written };
     tsi_cuda_place place;

@@ -13,7 +13,6 @@ typedef struct tsi_cuda_place {
 
 /* Whether so many results leave most of a GPU idle. */
 bool tsi_cuda_is_small(int64_t results);
-tsi_cuda_bytes tsi_cuda_bytes_of(const tsi_block *block);
 /* What a product touches; false: it is not small. */
 bool tsi_cuda_product_touches(const tsi_cuda_product *p, tsi_cuda_touched *out);
 /* Around one call that touches this and nothing else; NULL: it stays on the stream. What is put on
@@ -23,14 +22,8 @@ ts_status tsi_cuda_beside_begin(tsi_stream *stream, const tsi_cuda_touched *touc
 ts_status tsi_cuda_beside_end(tsi_stream *stream, const tsi_cuda_place *place);
 /* A launch of our own that reads one piece of memory and writes another. */
 ts_status tsi_cuda_beside_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t blocks,
-                                 int32_t threads, void *args, tsi_cuda_bytes read,
-                                 tsi_cuda_bytes written);
+                                 int32_t threads, void *args, tsi_bytes read, tsi_bytes written);
 /* With the stream; `alive`: the GPU is. */
 void tsi_cuda_beside_drop(tsi_stream *stream, bool alive);
-
-static inline tsi_cuda_bytes tsi_cuda_bytes_at(const void *memory, size_t bytes)
-{
-    return (tsi_cuda_bytes){ .begin = (uintptr_t)memory, .end = (uintptr_t)memory + bytes };
-}
 
 #endif

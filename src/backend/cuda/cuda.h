@@ -17,7 +17,7 @@
 
 #include "backend/cuda/driver.h"
 #include "backend/cuda/kernels/args.h"
-#include "device/device.h"
+#include "device/bytes.h"
 #include "layout/region.h"
 
 typedef enum tsi_cuda_kernel {
@@ -43,14 +43,10 @@ typedef struct tsi_cuda_room {
     bool pinned; /* of the host, else of the device */
 } tsi_cuda_room;
 
-/* What a product or kernel reads and writes: addresses from begin to end, and if pitch is not 0
- * only the first `width` of each `pitch` bytes from begin on (beside.c). */
+/* What a product or kernel reads and writes (beside.c). */
 enum { TSI_CUDA_READS = 4, TSI_CUDA_BESIDE = 3 };
-typedef struct tsi_cuda_bytes {
-    uintptr_t begin, end, pitch, width;
-} tsi_cuda_bytes;
 typedef struct tsi_cuda_touched {
-    tsi_cuda_bytes read[TSI_CUDA_READS], written;
+    tsi_bytes read[TSI_CUDA_READS], written;
 } tsi_cuda_touched;
 
 typedef struct tsi_cuda_capture {

@@ -72,8 +72,8 @@ static void sort_dims(tsi_cuda_rope_args *a, int64_t *extent, int32_t count)
 static ts_status launch(const tsi_kernel_io *io, tsi_cuda_kernel kernel, tsi_cuda_rope_args *args)
 {
     const tsi_block *x = &io->in[0].block, *table = &io->in[1].block, *y = &io->out[0].block;
-    tsi_cuda_touched touched = { .read = { tsi_cuda_bytes_of(x), tsi_cuda_bytes_of(table) },
-                                 .written = tsi_cuda_bytes_of(y) };
+    tsi_cuda_touched touched = { .read = { tsi_bytes_of(x), tsi_bytes_of(table) },
+                                 .written = tsi_bytes_of(y) };
     tsi_cuda_place place;
     bool small = tsi_cuda_is_small(tsi_block_count(y));
     TSI_TRY(tsi_cuda_beside_begin(io->queue, small ? &touched : NULL, &place));
