@@ -33,8 +33,10 @@ configure: setup-build
 build: configure
 	@$(cmake_build)
 
-# Trains a small Llama on the bundled text on four ranks, about a minute; then a sample and the report.
-run: build
+# Trains a small Llama on the bundled text on four ranks, about a minute; then a sample and the report. Needs the
+# program alone: modules for MPI and GPUs, which take longer to compile, are left to `make build`.
+run: configure
+	@$(cmake_build) --target tessera_program
 	@$(BUILD)/bin/tessera train examples/train/tales.ini --set train.resume=0 --set train.output=$(BUILD)/run
 
 test: setup-test configure
