@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c - `tessera verify WHAT`: proofs by running. `rules` proves the operator table. */
+/* verify.c - `tessera verify WHAT`: proofs by running: rules of operators, models, parallelisms. */
 #include <string.h>
 
 #include "layout.h"
