@@ -91,9 +91,9 @@ static bool is_on_units(const tsi_cuda_operand *x, int32_t ndim, int64_t n)
 static bool is_rows(const tsi_cuda_reduce_args *a)
 {
     int64_t n = units_of(a);
+    int32_t outer = a->outer.count == 1 ? 0 : a->outer.ndim; /* one result: no stride matters */
     return is_fast(a) && a->inner.ndim == 1 && a->within.stride[0] == 1 &&
-           a->inner.count % n == 0 && a->inner.count >= 32 &&
-           is_on_units(&a->from, a->outer.ndim, n);
+           a->inner.count % n == 0 && a->inner.count >= 32 && is_on_units(&a->from, outer, n);
 }
 
 static bool is_columns(const tsi_cuda_reduce_args *a)
