@@ -849,11 +849,9 @@ static ts_status check_into(const tsi_op_plan *plan, ts_tensor *into, int32_t o)
     TSI_TRY(tsi_tensor_ready(into));
     TSI_TRY(tsi_tensor_writable(into, "%s: output %d", name, o));
     const ts_meta *want = &plan->out_meta[o];
-    bool fits = into->dtype == want->dtype && into->layout->shape.ndim == want->shape.ndim &&
-                into->mesh->desc == plan->mesh->desc && !into->layout->axes_partial;
-    for (int32_t d = 0; fits && d < want->shape.ndim; d++)
-        fits = into->layout->shape.extent[d] == want->shape.extent[d];
-    if (fits) return TS_OK;
+    if (into->dtype == want->dtype && tsi_shape_same(&into->layout->shape, &want->shape) &&
+        into->mesh->desc == plan->mesh->desc && !into->layout->axes_partial)
+        return TS_OK;
     return TSI_FAIL(TS_ERR_SHAPE,
                     "%s: output %d is %s of %s, which the result, %s of %s, does not fit", name, o,
                     into->layout->text, ts_dtype_name((ts_dtype)into->dtype), plan->out[o]->text,
