@@ -565,10 +565,7 @@ static ts_status check_seed(int32_t k, const ts_tensor *root, const ts_tensor *s
     if (!root->layout) return tsi_tensor_refuse(root, "backward: root %d", k);
     if (!seed->layout) return tsi_tensor_refuse(seed, "backward: seed %d", k);
     const ts_shape *want = &root->layout->shape, *got = &seed->layout->shape;
-    bool same = want->ndim == got->ndim && root->dtype == seed->dtype;
-    for (int32_t d = 0; same && d < want->ndim; d++)
-        same = want->extent[d] == got->extent[d];
-    if (same) return TS_OK;
+    if (tsi_shape_same(want, got) && root->dtype == seed->dtype) return TS_OK;
     char want_text[96], got_text[96];
     return TSI_FAIL(
         TS_ERR_SHAPE, "backward: seed %d is %s %s, its root %s %s", k,

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/compiler.h"
 #include "base/error.h"
@@ -118,7 +119,19 @@ void *tsi_alloc_kept(size_t bytes, size_t alignment)
     void *memory = NULL;
     if (TSI_UNLIKELY(!attempt(my_stripe()))) return NULL;
     if (alignment < sizeof(void *)) alignment = sizeof(void *);
-    return posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) == 0 ? memory : NULL;
+    if (posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) return NULL;
+    if (alignment >= TSI_HUGE_PAGE) tsi_wish_huge_pages(memory, bytes);
+    return memory;
+}
+
+void tsi_wish_huge_pages(void *memory, size_t bytes)
+{
+    TSI_ASSERT((uintptr_t)memory % TSI_HUGE_PAGE == 0);
+#ifdef MADV_HUGEPAGE
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+#else
+    (void)bytes;
+#endif
 }
 
 void tsi_free_kept(void *memory)

@@ -17,9 +17,13 @@ void *tsi_alloc_array(size_t count, size_t bytes);       /* not zeroed; overflow
 void *tsi_realloc(void *memory, size_t bytes);           /* on failure memory stays */
 void *tsi_alloc_aligned(size_t bytes, size_t alignment); /* freed by tsi_free too */
 void tsi_free(void *memory);                             /* accepts NULL */
-/* Memory that a thread or the process keeps beyond every world: not counted as live. */
+/* Memory that a thread or the process keeps beyond every world: not counted as live. Pages are huge
+ * where it is aligned to them. */
 void *tsi_alloc_kept(size_t bytes, size_t alignment);
 void tsi_free_kept(void *memory); /* accepts NULL */
+enum { TSI_HUGE_PAGE = 2 << 20 };
+/* A wish that the system may not grant: then pages are small. */
+void tsi_wish_huge_pages(void *memory, size_t bytes);
 char *tsi_strdup(const char *text);
 char *tsi_strndup(const char *text, size_t length);
 

@@ -60,12 +60,6 @@ static ts_status find_entry(loading *l, const char *name, const tsi_entry **out)
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static bool same_shape(const ts_shape *a, const ts_shape *b)
-{
-    return a->ndim == b->ndim &&
-           memcmp(a->extent, b->extent, (size_t)a->ndim * sizeof a->extent[0]) == 0;
-}
-
 static ts_status compare(const char *name, const char *of, ts_tensor *t, void *context)
 {
     (void)of;
@@ -74,7 +68,7 @@ static ts_status compare(const char *name, const char *of, ts_tensor *t, void *c
     TSI_TRY(find_entry(l, name, &entry));
     if (!entry) return TS_OK;
     l->used[entry - l->archive->entry] = true;
-    if (same_shape(&entry->meta.shape, &t->layout->shape)) return TS_OK;
+    if (tsi_shape_same(&entry->meta.shape, &t->layout->shape)) return TS_OK;
     char there[256], here[256];
     tsi_shape_text(&entry->meta.shape, there, sizeof there);
     tsi_shape_text(&t->layout->shape, here, sizeof here);

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/intmath.h"
 
 enum { TURNS = 1000 };
 
@@ -33,16 +34,6 @@ void tsi_mix_destroy(tsi_mix *mix)
     tsi_free(mix->turn);
     tsi_free(mix->before);
     tsi_free(mix);
-}
-
-static int64_t divisor_of(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 /* One turn more (1) or less (-1) for the one that it brings nearest to its share. */
@@ -81,7 +72,7 @@ static ts_status share_out(tsi_mix *mix, const double *weight)
     for (; left < 0; left++)
         move_turn(mix, weight, sum, -1);
     for (int64_t i = 0; i < mix->count; i++)
-        common = divisor_of(mix->share[i], common);
+        common = tsi_gcd(mix->share[i], common);
     mix->turns = 0;
     for (int64_t i = 0; i < mix->count; i++)
         mix->turns += mix->share[i] /= common;

@@ -16,7 +16,7 @@
 #include "device/at_once.h"
 #include "device/cpu.h"
 
-enum { BUFFER_ALIGNMENT = 64, HUGE_PAGE = 2 << 20, MAPPED_MIN = 4 << 20 };
+enum { BUFFER_ALIGNMENT = 64, MAPPED_MIN = 4 << 20 };
 /* Sanitizers end the process when they are asked for more than they can map. */
 #define BUFFER_BYTES_MAX ((size_t)1 << (TSI_SANITIZED ? 38 : 62))
 
@@ -28,15 +28,13 @@ static bool is_mapped(size_t bytes)
 /* Maps with room to spare and gives back what stands over on both sides of the aligned range. */
 static void *map_aligned(size_t bytes)
 {
-    size_t room = bytes + HUGE_PAGE;
+    size_t room = bytes + TSI_HUGE_PAGE;
     char *mapped = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return NULL;
-    size_t before = (size_t)(-(uintptr_t)mapped) & (HUGE_PAGE - 1);
+    size_t before = (size_t)(-(uintptr_t)mapped) & (TSI_HUGE_PAGE - 1);
     if (before > 0) munmap(mapped, before);
-    if (before < HUGE_PAGE) munmap(mapped + before + bytes, HUGE_PAGE - before);
-#ifdef MADV_HUGEPAGE
-    (void)madvise(mapped + before, bytes, MADV_HUGEPAGE); /* a wish; without it pages are small */
-#endif
+    if (before < TSI_HUGE_PAGE) munmap(mapped + before + bytes, TSI_HUGE_PAGE - before);
+    tsi_wish_huge_pages(mapped + before, bytes);
     return mapped + before;
 }
 

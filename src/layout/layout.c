@@ -67,10 +67,7 @@ static uint64_t hash_key(const ts_sharding *sharding, const ts_shape *shape)
 
 static bool is_layout(const ts_layout *layout, const ts_sharding *sharding, const ts_shape *shape)
 {
-    if (layout->sharding != sharding || layout->shape.ndim != shape->ndim) return false;
-    for (int32_t d = 0; d < shape->ndim; d++)
-        if (layout->shape.extent[d] != shape->extent[d]) return false;
-    return true;
+    return layout->sharding == sharding && tsi_shape_same(&layout->shape, shape);
 }
 
 static bool equal_layout(const tsi_interned *value, const void *key)

@@ -133,6 +133,22 @@ bool tsi_layout_same_blocks(const ts_layout *a, const ts_layout *b);
 bool tsi_placement_equal(const ts_placement *a, const ts_placement *b, int64_t axis_size);
 size_t tsi_placement_text(const ts_placement *place, int64_t axis_size, int ordered, char *out,
                           size_t size);
+static inline bool tsi_extents_same(const int64_t *a, const int64_t *b, int32_t count)
+{
+    for (int32_t d = 0; d < count; d++)
+        if (a[d] != b[d]) return false;
+    return true;
+}
+static inline bool tsi_shape_same(const ts_shape *a, const ts_shape *b)
+{
+    return a->ndim == b->ndim && tsi_extents_same(a->extent, b->extent, a->ndim);
+}
+/* Has `rows` all dims of x but the last? */
+static inline bool tsi_shape_is_rows(const ts_shape *rows, const ts_shape *x)
+{
+    return x->ndim == rows->ndim + 1 && tsi_extents_same(x->extent, rows->extent, rows->ndim);
+}
+
 static inline bool tsi_placement_cuts(const ts_placement *place)
 {
     return place->kind >= TS_PLACE_SHARD && place->kind <= TS_PLACE_HEAD_TAIL;

@@ -112,10 +112,8 @@ static bool dims_match(const ts_layout *a, const ts_layout *b)
 /* What can be told without looking at a coordinate: mesh, shape and partial axes. */
 static bool comparable(const ts_layout *a, const ts_layout *b)
 {
-    if (a->sharding->mesh != b->sharding->mesh || a->shape.ndim != b->shape.ndim) return false;
-    for (int32_t d = 0; d < a->shape.ndim; d++)
-        if (a->shape.extent[d] != b->shape.extent[d]) return false;
-    return same_partials(a->sharding, b->sharding);
+    return a->sharding->mesh == b->sharding->mesh && tsi_shape_same(&a->shape, &b->shape) &&
+           same_partials(a->sharding, b->sharding);
 }
 
 static bool same_dims(const ts_layout *a, const ts_layout *b, int64_t most, tsi_arena *arena)

@@ -95,13 +95,8 @@ static ts_status check_sources(const char *name, const ts_shape *shape, tsi_sour
         s->part_elements = count;
         total += count;
     }
-    bool same = total == ts_shape_count(shape);
-    if (s->count == 1) {
-        const ts_shape *have = &s->part[0]->meta.shape;
-        same = have->ndim == shape->ndim;
-        for (int32_t d = 0; same && d < shape->ndim; d++)
-            same = have->extent[d] == shape->extent[d];
-    }
+    bool same = s->count == 1 ? tsi_shape_same(&s->part[0]->meta.shape, shape)
+                              : total == ts_shape_count(shape);
     if (same) return TS_OK;
     char there[256], here[256];
     tsi_shape_text(&s->part[0]->meta.shape, there, sizeof there);

@@ -16,11 +16,12 @@
 #ifndef TSI_OP_OP_H
 #define TSI_OP_OP_H
 
+#include "layout/span.h"
 #include "plan/expand.h"
 #include "tensor/tensor.h"
 #include "tessera/op.h"
 
-enum { TSI_INPUT_MAX = TSI_OPERAND_MAX, TSI_OUTPUT_MAX = 8, TSI_ATTRIBUTE_TEXT = 96 };
+enum { TSI_INPUT_MAX = TSI_OPERAND_MAX, TSI_OUTPUT_MAX = TSI_RESULT_MAX, TSI_ATTRIBUTE_TEXT = 96 };
 
 /* ---- attributes: a plain struct per operator, described field by field ----------------------- */
 typedef struct tsi_dims { /* a list of dims, or of extents */
@@ -73,6 +74,16 @@ typedef struct tsi_operand {
     const tsi_region *region; /* which global indices it holds; NULL: all of them */
     const void *storage;      /* equal: parts of one memory, by construction; NULL: nothing known */
 } tsi_operand;
+/* The global index at a position of a dim. */
+static inline int64_t tsi_operand_global(const tsi_operand *operand, int32_t dim, int64_t position)
+{
+    return operand->region ? tsi_span_list_at(&operand->region->dim[dim], position) : position;
+}
+/* Where a global index of a dim is here; -1: on another rank. */
+static inline int64_t tsi_operand_local(const tsi_operand *operand, int32_t dim, int64_t index)
+{
+    return operand->region ? tsi_span_list_find(&operand->region->dim[dim], index) : index;
+}
 
 typedef struct tsi_kernel_io {
     const tsi_op_desc *op;
@@ -188,6 +199,12 @@ typedef struct tsi_grad_io {
     int32_t input_count, output_count;
     int32_t last, reserved; /* 1: what was saved is let go after this (tsi_op_make_over) */
 } tsi_grad_io;
+/* The end of a gradient of one input. */
+static inline ts_status tsi_grad_give(const tsi_grad_io *io, ts_tensor *dx)
+{
+    io->in_grad[0] = dx;
+    return ts_rank_status(io->rank);
+}
 
 static inline bool tsi_grad_is_wide(const tsi_grad_io *io, int32_t input)
 {

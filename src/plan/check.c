@@ -110,12 +110,7 @@ static ts_status check_axis(const ts_layout *src, const ts_layout *dst, int32_t 
 
 static ts_status check_shapes(const ts_layout *src, const ts_layout *dst)
 {
-    if (memcmp(&src->shape, &dst->shape, sizeof src->shape) == 0) return TS_OK;
-    bool same = src->shape.ndim == dst->shape.ndim;
-    for (int32_t d = 0; same && d < src->shape.ndim; d++) {
-        same = src->shape.extent[d] == dst->shape.extent[d];
-    }
-    if (same) return TS_OK;
+    if (tsi_shape_same(&src->shape, &dst->shape)) return TS_OK;
     return TSI_FAIL(TS_ERR_SHAPE, "plan: source %s and target %s have different shapes", src->text,
                     dst->text);
 }

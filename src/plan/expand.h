@@ -21,8 +21,6 @@
 #include "plan/rule.h"
 #include "plan/topology.h"
 
-enum { TSI_OPERAND_MAX = 64 };
-
 typedef struct tsi_expand_request {
     tsi_mesh_desc *mesh;
     const tsi_rules *rules;

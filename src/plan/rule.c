@@ -41,16 +41,16 @@ void tsi_rules_begin(tsi_rules *rules, int32_t input_count, int32_t output_count
 {
     *rules =
         (tsi_rules){ .input_count = input_count, .output_count = output_count, .arena = arena };
+    TSI_ASSERT(input_count <= TSI_OPERAND_MAX && output_count <= TSI_RESULT_MAX);
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     for (int32_t i = 0; i < input_count && i < 64; i++)
         if (absent >> i & 1) row[i] = TSI_ROLE_NONE;
 }
 
 tsi_role *tsi_rules_add_with(tsi_rules *rules, uint8_t algorithm, uint8_t flags)
 {
-    if (rules->failed || !rules_grow(rules)) return NULL;
     size_t width = (size_t)(rules->input_count + rules->output_count);
+    if (rules->failed || !rules_grow(rules)) return memset(rules->spare, TSI_ROLE_R, width);
     tsi_role *row = rules->role + (size_t)rules->count * width;
     if (rules->count == 0)
         memset(row, TSI_ROLE_R, width);
@@ -138,7 +138,6 @@ void tsi_rules_dims(tsi_rules *rules, const char *dims, const ts_meta *in, ts_re
                 extent = in[i].shape.extent[dim];
         }
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         for (int32_t i = 0; i < rules->input_count; i++) {
             int8_t dim = e.dim[letter][i];
             bool broadcast = dim != NOT_THERE && in[i].shape.extent[dim] == 1 && extent != 1;
@@ -156,7 +155,6 @@ void tsi_rules_pointwise(tsi_rules *rules, const ts_meta *in, const ts_meta *out
     int32_t ndim = out[0].shape.ndim;
     for (int32_t d = 0; d < ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         for (int32_t i = 0; i < rules->input_count; i++) {
             int32_t dim = d - (ndim - in[i].shape.ndim); /* right-aligned */
             if (row[i] == TSI_ROLE_NONE || dim < 0) continue;
@@ -175,7 +173,6 @@ void tsi_rules_reduction(tsi_rules *rules, int32_t ndim, uint32_t reduced, bool 
     for (int32_t d = 0; d < ndim; d++) {
         bool gone = reduced >> d & 1;
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_S(d);
         for (int32_t o = 0; o < rules->output_count; o++)
             row[rules->input_count + o] = gone ? TSI_P(reduce) : TSI_S(keepdim ? d : kept);
@@ -188,7 +185,6 @@ void tsi_rules_batch(tsi_rules *rules, int32_t ndim, uint32_t not_these)
     for (int32_t d = 0; d < ndim; d++) {
         if (not_these >> d & 1) continue;
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         for (int32_t i = 0; i < rules->input_count + rules->output_count; i++)
             if (row[i] != TSI_ROLE_NONE) row[i] = TSI_S(d);
     }
@@ -200,7 +196,6 @@ void tsi_rules_batch(tsi_rules *rules, int32_t ndim, uint32_t not_these)
 static void add_partial(tsi_rules *rules, uint64_t inputs, tsi_role mine, tsi_role result)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     for (int32_t i = 0; i < rules->input_count; i++)
         if (inputs >> (i < 63 ? i : 63) & 1 && row[i] != TSI_ROLE_NONE) row[i] = mine;
     for (int32_t o = 0; o < rules->output_count; o++)

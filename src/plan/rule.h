@@ -53,6 +53,8 @@ enum {
     TSI_RULE_EVEN = 4   /* the cut dims must divide by the number of ranks */
 };
 
+enum { TSI_OPERAND_MAX = 64, TSI_RESULT_MAX = 8 };
+
 typedef struct tsi_rules {
     int32_t input_count, output_count;
     int32_t count, capacity;
@@ -63,14 +65,15 @@ typedef struct tsi_rules {
      * stand for one kind, those of the others for another. */
     uint64_t apart;
     tsi_arena *arena;
-    bool failed;   /* recorded; memory ran out, or: */
+    tsi_role spare[TSI_OPERAND_MAX + TSI_RESULT_MAX]; /* the row to fill once it failed */
+    bool failed;                                      /* recorded; memory ran out, or: */
     ts_status why; /* what a rule that was said in words could not be read for; else 0 */
 } tsi_rules;
 
 /* An empty list that holds all-R. `absent`: bit i set if input i is absent. */
 void tsi_rules_begin(tsi_rules *rules, int32_t input_count, int32_t output_count, uint64_t absent,
                      tsi_arena *arena);
-/* A new row, all R (NONE where absent), to be filled; NULL if memory ran out. */
+/* A new row, all R (NONE where absent), to be filled; once `failed`, one that nobody reads. */
 tsi_role *tsi_rules_add(tsi_rules *rules);
 tsi_role *tsi_rules_add_with(tsi_rules *rules, uint8_t algorithm, uint8_t flags);
 /* Drops rows whose inputs repeat an earlier row's; call once after the last row was filled. */

@@ -16,7 +16,8 @@
 
 enum {
     CLOSED_SLABS_KEPT = 1024, /* as many bodies as a rank keeps */
-    SLABS_AT_ONCE = 16        /* for a rank that has many tensors */
+    SLABS_AT_ONCE = 16,       /* for a rank that has many tensors */
+    SLABS_OF_HUGE_PAGE = TSI_HUGE_PAGE / TSI_SLAB_BYTES
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,11 +66,20 @@ static tsi_slab *closed_take(ts_rank *rank)
     return taken;
 }
 
-/* One for a rank's first tensors, then several at once. */
+/* One for a rank's first tensors, then several at once, then a huge page of them if as many are
+ * kept: what the system takes to give a small page is much beside the calls that fill it. */
+static int32_t reserve_count(const tsi_tensor_state *state)
+{
+    if (!state->slabs) return 1;
+    bool many = state->slabs->next && state->ended_kept >= SLABS_OF_HUGE_PAGE * TSI_SLAB_BODIES;
+    return many ? SLABS_OF_HUGE_PAGE : SLABS_AT_ONCE;
+}
+
 static bool reserve_fill(tsi_tensor_state *state)
 {
-    int32_t count = state->slabs ? SLABS_AT_ONCE : 1;
-    tsi_slab *slab = tsi_alloc_kept((size_t)count * sizeof *slab, TSI_SLAB_BYTES);
+    int32_t count = reserve_count(state);
+    size_t alignment = count == SLABS_OF_HUGE_PAGE ? TSI_HUGE_PAGE : TSI_SLAB_BYTES;
+    tsi_slab *slab = tsi_alloc_kept((size_t)count * sizeof *slab, alignment);
     for (int32_t i = 0; slab && i < count; i++) {
         atomic_init(&slab[i].owner, state->rank);
         slab[i].used = 0;

@@ -232,8 +232,7 @@ static bool compare_blocks(const run *r, int32_t output, const tsi_block *x, con
     }
     ts_dtype rough = rough_terms(r, dtype), digits = rough ? rough : dtype;
     double scale = fmax(tsi_terms_scale(digits, terms), largest_of(y));
-    tsi_loop loop = { .ndim = y->ndim, .operand_count = 2, .stride = { x->stride, y->stride } };
-    memcpy(loop.extent, y->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(y, x->stride, y->stride);
     if (rough) scale *= 10;
     int64_t i = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop), i++) {

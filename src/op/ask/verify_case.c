@@ -328,14 +328,6 @@ bool tsi_verify_try(tsi_verify_call *call, const tsi_verify_choice *choice, int3
 
 /* ---- choices --------------------------------------------------------------------------------- */
 
-static bool same_shape(const ts_shape *a, const ts_shape *b)
-{
-    if (a->ndim != b->ndim) return false;
-    for (int32_t d = 0; d < a->ndim; d++)
-        if (a->extent[d] != b->extent[d]) return false;
-    return true;
-}
-
 bool tsi_verify_fits(tsi_verify_call *call, const tsi_verify_choice *choice)
 {
     ts_meta in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
@@ -357,7 +349,7 @@ bool tsi_verify_fits(tsi_verify_call *call, const tsi_verify_choice *choice)
         if (call->op->infer(&c) != TS_OK) return false;
         for (int32_t o = 0; o < call->op->output_count; o++) {
             ts_shape local = ts_layout_local(choice->out[o], coord);
-            if (!same_shape(&out[o].shape, &local)) return false;
+            if (!tsi_shape_same(&out[o].shape, &local)) return false;
         }
     }
     return true;

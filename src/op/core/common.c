@@ -65,6 +65,15 @@ ts_status tsi_infer_like(const tsi_op_call *call)
     return TS_OK;
 }
 
+ts_status tsi_check_reals(const tsi_op_call *call)
+{
+    for (int32_t i = 0; i < call->input_count; i++)
+        if (tsi_dtype_category((ts_dtype)call->in[i].dtype) != TSI_CATEGORY_REAL)
+            return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
+                            ts_dtype_name((ts_dtype)call->in[i].dtype));
+    return TS_OK;
+}
+
 /* ---- dims ------------------------------------------------------------------------------------ */
 
 ts_status tsi_normalise_dim(const char *op, int64_t *dim, int32_t ndim)
@@ -91,6 +100,22 @@ ts_status tsi_normalise_dims(const char *op, tsi_dims *dims, int32_t ndim)
     *dims = (tsi_dims){ 0 };
     for (int32_t d = 0; d < ndim; d++)
         if (mask >> d & 1) dims->value[dims->count++] = d;
+    return TS_OK;
+}
+
+ts_status tsi_dims_spread(const char *op, const char *name, tsi_dims *dims, int32_t places,
+                          int64_t least)
+{
+    if (dims->count != 1 && dims->count != places)
+        return TSI_FAIL(TS_ERR_ARG, "%s: %d numbers of %s do not fit %d place dims", op,
+                        (int)dims->count, name, (int)places);
+    for (int32_t i = 1; dims->count == 1 && i < places; i++)
+        dims->value[i] = dims->value[0];
+    dims->count = places;
+    for (int32_t i = 0; i < places; i++)
+        if (dims->value[i] < least || dims->value[i] > INT32_MAX)
+            return TSI_FAIL(TS_ERR_ARG, "%s: a %s of %lld has no meaning", op, name,
+                            (long long)dims->value[i]);
     return TS_OK;
 }
 

@@ -13,12 +13,16 @@ ts_status tsi_infer_pointwise(const tsi_op_call *call);
 ts_status tsi_infer_broadcast(const tsi_op_call *call, ts_shape *out);
 /* Output i is like input 0. */
 ts_status tsi_infer_like(const tsi_op_call *call);
+ts_status tsi_check_reals(const tsi_op_call *call); /* of every input */
 
 /* Makes a dim non-negative; refuses one out of range: "softmax: dim 3 is out of range for 2 dims".
  */
 ts_status tsi_normalise_dim(const char *op, int64_t *dim, int32_t ndim);
 /* The same for a list: sorted, no repeats; empty or not given: all dims. */
 ts_status tsi_normalise_dims(const char *op, tsi_dims *dims, int32_t ndim);
+/* One number for each of `places` dims, where one may stand for all: none below `least`. */
+ts_status tsi_dims_spread(const char *op, const char *name, tsi_dims *dims, int32_t places,
+                          int64_t least);
 uint32_t tsi_dims_mask(const tsi_dims *dims);
 /* A shape without (or with 1 in place of) the dims of the mask. */
 ts_shape tsi_shape_reduce(const ts_shape *shape, uint32_t mask, bool keepdim);

@@ -124,6 +124,21 @@ static inline int64_t tsi_op_plan_bytes(const tsi_op_plan *plan)
 {
     return tsi_add_most(plan->moved_total, plan->algorithm_bytes);
 }
+/* User code may fail on some ranks and not on others where their blocks differ: then peers must be
+ * told. */
+TSI_COLD ts_status tsi_op_user_failed(const tsi_op_plan *plan, ts_rank *rank, ts_status status);
+static inline ts_status tsi_op_run_kernel(const tsi_op_plan *plan, const tsi_kernel_io *io)
+{
+    ts_status status = tsi_kernel_run(plan->kernel, io);
+    if (TSI_LIKELY(status == TS_OK || !(plan->op->flags & TSI_OP_USER))) return status;
+    return tsi_op_user_failed(plan, io->rank, status);
+}
+/* A view of input 0 where the block allows; NULL: it does not. */
+tsi_array *tsi_op_view_of(const tsi_op_plan *plan, ts_tensor *const *used);
+/* The call by its plan, whatever that needs; outputs that are there are written into, of plans
+ * without algorithm and view. (dispatch_long.c) */
+ts_status tsi_op_run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
+                          const tsi_op_args *args, uint64_t stream, ts_tensor **out);
 /* Runs the kernel of a short plan on these inputs, `rounds` of 64 times; the best, in ns each. */
 ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns);
 

@@ -205,11 +205,19 @@ bool tsi_loop_next(tsi_loop *loop)
     return false;
 }
 
+tsi_loop tsi_loop_of(const tsi_block *over, const int64_t *const *stride)
+{
+    tsi_loop loop = { .ndim = over->ndim };
+    memcpy(loop.extent, over->extent, sizeof loop.extent);
+    for (; loop.operand_count < TSI_LOOP_OPERANDS && stride[loop.operand_count];
+         loop.operand_count++)
+        loop.stride[loop.operand_count] = stride[loop.operand_count];
+    return loop;
+}
+
 tsi_loop tsi_loop_over(const tsi_block *block)
 {
-    tsi_loop loop = { .ndim = block->ndim, .operand_count = 1, .stride = { block->stride } };
-    memcpy(loop.extent, block->extent, sizeof loop.extent);
-    return loop;
+    return TSI_LOOP(block, block->stride);
 }
 
 void tsi_broadcast_strides(const tsi_block *block, int32_t ndim, const int64_t *extent,

@@ -70,7 +70,12 @@ typedef struct tsi_loop {
 } tsi_loop;
 bool tsi_loop_begin(tsi_loop *loop); /* false: there is nothing to visit */
 bool tsi_loop_next(tsi_loop *loop);
-/* A loop over the block's positions with that block as operand 0. */
+/* A loop over the positions of `over`, for operands of the strides (as many as are not NULL):
+ * TSI_LOOP(labels, x->stride, labels->stride). */
+tsi_loop tsi_loop_of(const tsi_block *over, const int64_t *const *stride);
+#define TSI_LOOP(over, ...)                                                                        \
+    tsi_loop_of(over, (const int64_t *const[TSI_LOOP_OPERANDS]){ __VA_ARGS__ })
+/* The same with that block as operand 0. */
 tsi_loop tsi_loop_over(const tsi_block *block);
 /* Strides of `block` seen as an array of `ndim` dims and the extents, right-aligned, 0 where it is
  * broadcast. */
@@ -80,6 +85,32 @@ void tsi_broadcast_strides(const tsi_block *block, int32_t ndim, const int64_t *
 static inline void *tsi_block_at(const tsi_block *block, int64_t offset)
 {
     return (char *)block->data + (size_t)((int64_t)ts_dtype_size((ts_dtype)block->dtype) * offset);
+}
+/* The element there, and writing it. */
+static inline double tsi_block_real(const tsi_block *block, int64_t offset)
+{
+    return tsi_load_real((ts_dtype)block->dtype, tsi_block_at(block, offset));
+}
+static inline int64_t tsi_block_int(const tsi_block *block, int64_t offset)
+{
+    return tsi_load_int((ts_dtype)block->dtype, tsi_block_at(block, offset));
+}
+static inline void tsi_block_set_real(const tsi_block *block, int64_t offset, double value)
+{
+    tsi_store_real((ts_dtype)block->dtype, tsi_block_at(block, offset), value);
+}
+static inline double complex tsi_block_complex(const tsi_block *block, int64_t offset)
+{
+    return tsi_load_complex((ts_dtype)block->dtype, tsi_block_at(block, offset));
+}
+static inline void tsi_block_set_complex(const tsi_block *block, int64_t offset,
+                                         double complex value)
+{
+    tsi_store_complex((ts_dtype)block->dtype, tsi_block_at(block, offset), value);
+}
+static inline void tsi_block_add_real(const tsi_block *block, int64_t offset, double value)
+{
+    tsi_block_set_real(block, offset, tsi_block_real(block, offset) + value);
 }
 
 #endif

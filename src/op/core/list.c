@@ -87,9 +87,7 @@ ts_status tsi_list_movable(const char *name, int64_t item, ts_tensor *x, ts_tens
 {
     if (x->layout == like->layout) return TS_OK;
     const ts_shape *a = &x->layout->shape, *b = &like->layout->shape;
-    bool same = a->ndim == b->ndim;
-    for (int32_t d = 0; same && d < a->ndim; d++)
-        same = a->extent[d] == b->extent[d];
+    bool same = tsi_shape_same(a, b);
     if (!same || like->layout->axes_partial)
         return TSI_FAIL(TS_ERR_SHAPE, "%s: item %lld is %s beside %s%s", name, (long long)item,
                         x->layout->text, like->layout->text,

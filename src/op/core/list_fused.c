@@ -121,10 +121,7 @@ static inline bool lies_alike(const ts_layout *a, const ts_layout *b)
 {
     if (TSI_LIKELY(a == b)) return true;
     bool whole = !(a->axes_cut | a->axes_partial | b->axes_cut | b->axes_partial);
-    if (!whole || a->shape.ndim != b->shape.ndim) return false;
-    for (int32_t d = 0; d < a->shape.ndim; d++)
-        if (a->shape.extent[d] != b->shape.extent[d]) return false;
-    return true;
+    return whole && tsi_shape_same(&a->shape, &b->shape);
 }
 
 static ts_status refuse(const fused *f, int64_t i, int32_t k)

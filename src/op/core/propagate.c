@@ -589,10 +589,7 @@ static ts_status check_call(const tsi_op_request *q)
 static ts_status check_in_place(const tsi_op_call *call)
 {
     const ts_meta *self = &call->in[0], *result = &call->out[0];
-    bool same = self->dtype == result->dtype && self->shape.ndim == result->shape.ndim;
-    for (int32_t d = 0; same && d < self->shape.ndim; d++)
-        same = self->shape.extent[d] == result->shape.extent[d];
-    if (same) return TS_OK;
+    if (self->dtype == result->dtype && tsi_shape_same(&self->shape, &result->shape)) return TS_OK;
     return TSI_FAIL(TS_ERR_SHAPE,
                     "%s_: the result's shape or dtype (%s) is not that of the tensor it "
                     "would be written into (%s)",

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/ask/sample.h"
 #include "op/core/common.h"
 #include "op/core/user.h"
 
@@ -93,9 +94,8 @@ static bool add_rule(const tsi_op_call *call, const char *text, tsi_rules *rules
         return false;
     }
     tsi_role *row = tsi_rules_add_with(rules, 0, flags);
-    if (!row) return false;
     memcpy(row, role, (size_t)(call->input_count + call->output_count) * sizeof *row);
-    return true;
+    return !rules->failed;
 }
 
 void tsi_user_rules(const tsi_op_call *call, tsi_rules *rules)
@@ -130,12 +130,6 @@ void tsi_user_traits(const tsi_op_call *call, tsi_traits *out)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static int64_t draw(uint64_t *random, int64_t bound)
-{
-    *random = *random * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)((*random >> 33) % (uint64_t)bound);
-}
-
 /* Extents by letter, so that equal letters agree. */
 static void sample_dims(const char *dims, uint64_t *random, ts_meta *in, int32_t count)
 {
@@ -146,7 +140,7 @@ static void sample_dims(const char *dims, uint64_t *random, ts_meta *in, int32_t
         unsigned char letter = (unsigned char)*at;
         bool is_letter = (letter | 32) >= 'a' && (letter | 32) <= 'z';
         if (!is_letter || input >= count || in[input].shape.ndim >= TS_NDIM_MAX) continue;
-        if (!extent[letter]) extent[letter] = 2 + draw(random, 5);
+        if (!extent[letter]) extent[letter] = 2 + tsi_sample_below(random, 5);
         in[input].shape.extent[in[input].shape.ndim++] = extent[letter];
     }
 }
@@ -174,9 +168,9 @@ bool tsi_user_sample(const tsi_user_op *op, uint64_t *random, int32_t variant, t
         sample_dims(user->dims, random, in, user->input_count);
         return true;
     }
-    ts_shape shape = { .ndim = variant == 0 ? 2 : 1 + (int32_t)draw(random, 3) };
+    ts_shape shape = { .ndim = variant == 0 ? 2 : 1 + (int32_t)tsi_sample_below(random, 3) };
     for (int32_t d = 0; d < shape.ndim; d++)
-        shape.extent[d] = 2 + draw(random, 5);
+        shape.extent[d] = 2 + tsi_sample_below(random, 5);
     for (int32_t i = 0; i < user->input_count; i++) {
         in[i].shape = shape;
         if (variant == 2 && i > 0) in[i].shape.extent[0] = 1; /* broadcast */

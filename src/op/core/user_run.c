@@ -74,10 +74,7 @@ static bool is_dense(const tsi_block *block)
 /* Element by element, casting; either side may be strided. */
 static void copy_block(const tsi_block *to, const tsi_block *from)
 {
-    tsi_loop loop = { .ndim = to->ndim,
-                      .operand_count = 2,
-                      .stride = { to->stride, from->stride } };
-    memcpy(loop.extent, to->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(to, to->stride, from->stride);
     ts_dtype a = (ts_dtype)to->dtype, b = (ts_dtype)from->dtype;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         void *x = tsi_block_at(to, loop.at[0]);
@@ -189,10 +186,7 @@ static ts_status refuse_output(const char *op, const char *what, int32_t output,
 
 static bool has_shape(const ts_tensor *t, const ts_shape *shape)
 {
-    bool same = t && t->layout && t->layout->shape.ndim == shape->ndim;
-    for (int32_t d = 0; same && d < shape->ndim; d++)
-        same = t->layout->shape.extent[d] == shape->extent[d];
-    return same;
+    return t && t->layout && tsi_shape_same(&t->layout->shape, shape);
 }
 
 ts_status tsi_user_compose(const tsi_algorithm_io *a)

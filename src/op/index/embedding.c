@@ -7,21 +7,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "op/core/common.h"
+#include "op/index/index.h"
 
 /* ---- embedding ------------------------------------------------------------------------------- */
-
-static ts_status check_ids(const char *op, const ts_meta *ids)
-{
-    if (tsi_dtype_category((ts_dtype)ids->dtype) == TSI_CATEGORY_INT) return TS_OK;
-    return TSI_FAIL(TS_ERR_DTYPE, "%s: indices are integers, not %s", op,
-                    ts_dtype_name((ts_dtype)ids->dtype));
-}
 
 static ts_status embedding_infer(const tsi_op_call *call)
 {
     const ts_shape *table = &call->in[0].shape, *ids = &call->in[1].shape;
-    TSI_TRY(check_ids("embedding", &call->in[1]));
+    TSI_TRY(tsi_index_dtype("embedding", &call->in[1]));
     if (table->ndim != 2 || ids->ndim >= TS_NDIM_MAX)
         return TSI_FAIL(TS_ERR_SHAPE, "embedding: the table has %d dims, not 2 (indices: %d)",
                         table->ndim, ids->ndim);
@@ -34,19 +27,18 @@ static void embedding_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     int32_t last = call->in[1].shape.ndim;
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[0] = TSI_S(1); /* columns */
     row[2] = TSI_S(last);
-    if (!(row = tsi_rules_add(rules))) return;
+    row = tsi_rules_add(rules);
     row[0] = TSI_S(0); /* rows: zeros where another rank has the row */
     row[2] = TSI_P(TS_REDUCE_SUM);
     for (int32_t d = 0; d < last; d++) {
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[1] = row[2] = TSI_S(d);
     }
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR;
          reduce++) { /* selection of what is pending */
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = row[2] = TSI_P(reduce);
     }
 }
@@ -55,7 +47,7 @@ static void embedding_rules(const tsi_op_call *call, tsi_rules *rules)
 static int64_t local_row(const tsi_operand *table, int64_t index)
 {
     if (index < 0 || index >= table->global->shape.extent[0]) return -2;
-    return table->region ? tsi_span_list_find(&table->region->dim[0], index) : index;
+    return tsi_operand_local(table, 0, index);
 }
 
 /* Where the indices are cut only some ranks may see it: then peers must be told. */
@@ -70,10 +62,7 @@ static ts_status embedding_reference(const tsi_kernel_io *io)
 {
     const tsi_block *table = &io->in[0].block, *ids = &io->in[1].block, *out = &io->out[0].block;
     unsigned char zero[16] = { 0 };
-    tsi_loop loop = { .ndim = ids->ndim,
-                      .operand_count = 2,
-                      .stride = { ids->stride, out->stride } };
-    memcpy(loop.extent, ids->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(ids, ids->stride, out->stride);
     tsi_block to = { .dtype = out->dtype,
                      .ndim = 1,
                      .extent = { out->extent[ids->ndim] },
@@ -83,7 +72,7 @@ static ts_status embedding_reference(const tsi_kernel_io *io)
                        .extent = { table->extent[1] },
                        .stride = { table->stride[1] } };
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
+        int64_t index = tsi_block_int(ids, loop.at[0]);
         int64_t row = local_row(&io->in[0], index);
         if (row == -2)
             return refuse_index("embedding", io->in[1].region != NULL, index,
@@ -140,12 +129,9 @@ static const tsi_attribute rows_table[] = { TSI_ATTR(rows_attributes, rows, INT,
 static ts_status backward_infer(const tsi_op_call *call)
 {
     const ts_shape *dy = &call->in[0].shape, *ids = &call->in[1].shape;
-    TSI_TRY(check_ids("embedding_backward", &call->in[1]));
-    bool fits = dy->ndim == ids->ndim + 1;
-    for (int32_t d = 0; fits && d < ids->ndim; d++)
-        fits = dy->extent[d] == ids->extent[d];
+    TSI_TRY(tsi_index_dtype("embedding_backward", &call->in[1]));
     char one[96], other[96];
-    if (!fits)
+    if (!tsi_shape_is_rows(ids, dy))
         return TSI_FAIL(
             TS_ERR_SHAPE, "embedding_backward: a gradient of %s does not fit indices of %s",
             tsi_shape_text(dy, one, sizeof one), tsi_shape_text(ids, other, sizeof other));
@@ -160,16 +146,16 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t last = call->in[1].shape.ndim;
     tsi_role *row;
     for (int32_t d = 0; d < last; d++) { /* each rank adds up its own positions */
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = row[1] = TSI_S(d);
         row[2] = TSI_P(TS_REDUCE_SUM);
     }
-    if (!(row = tsi_rules_add(rules))) return;
+    row = tsi_rules_add(rules);
     row[0] = TSI_S(last);
     row[2] = TSI_S(1);
     const ts_reduce linear[] = { TS_REDUCE_SUM, TS_REDUCE_AVG };
     for (int k = 0; k < 2; k++) {
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = row[2] = TSI_P(linear[k]);
     }
 }
@@ -191,13 +177,10 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     const tsi_block *dy = &io->in[0].block, *ids = &io->in[1].block, *out = &io->out[0].block;
     unsigned char zero[16] = { 0 };
     TSI_TRY(io->device->fill(io->device, out, zero, NULL));
-    tsi_loop loop = { .ndim = ids->ndim,
-                      .operand_count = 2,
-                      .stride = { ids->stride, dy->stride } };
-    memcpy(loop.extent, ids->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(ids, ids->stride, dy->stride);
     ts_dtype dtype = (ts_dtype)out->dtype;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t index = tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, loop.at[0]));
+        int64_t index = tsi_block_int(ids, loop.at[0]);
         int64_t row = local_row(&io->out[0], index);
         if (row == -2)
             return refuse_index("embedding_backward", io->in[1].region != NULL, index,

@@ -36,7 +36,7 @@ ts_status tsi_index_check(const tsi_kernel_io *io, int32_t input, int64_t extent
     const tsi_block *index = &io->in[input].block;
     tsi_loop loop = tsi_loop_over(index);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t i = tsi_load_int((ts_dtype)index->dtype, tsi_block_at(index, loop.at[0]));
+        int64_t i = tsi_block_int(index, loop.at[0]);
         if (i < (wraps ? -extent : 0) || i >= extent) return tsi_index_refuse(io, input, i, extent);
     }
     return TS_OK;
@@ -61,8 +61,8 @@ ts_status tsi_offsets_make(const tsi_operand *from, const tsi_operand *target, u
                 *next++ = 0;
                 continue;
             }
-            int64_t global = from->region ? tsi_span_list_at(&from->region->dim[d], p) : p;
-            int64_t local = tsi_index_local(target, d, global);
+            int64_t global = tsi_operand_global(from, d, p);
+            int64_t local = tsi_operand_local(target, d, global);
             *next++ = local < 0 ? TSI_ELSEWHERE : local * target->block.stride[d];
         }
     }
@@ -115,7 +115,7 @@ ts_status tsi_block_zero(const tsi_kernel_io *io, const tsi_block *block)
 void tsi_index_rule(tsi_rules *rules, const tsi_role *role)
 {
     tsi_role *row = tsi_rules_add(rules);
-    for (int32_t i = 0; row && i < rules->input_count + rules->output_count; i++)
+    for (int32_t i = 0; i < rules->input_count + rules->output_count; i++)
         if (row[i] != TSI_ROLE_NONE) row[i] = role[i];
 }
 
@@ -123,7 +123,6 @@ void tsi_index_pass(tsi_rules *rules, int32_t input)
 {
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[input] = TSI_P(reduce);
         for (int32_t o = 0; o < rules->output_count; o++)
             row[rules->input_count + o] = TSI_P(reduce);

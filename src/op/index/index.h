@@ -17,12 +17,6 @@ ts_status tsi_index_dtype(const char *op, const ts_meta *index);
 ts_status tsi_index_check(const tsi_kernel_io *io, int32_t input, int64_t extent, bool wraps);
 ts_status tsi_index_refuse(const tsi_kernel_io *io, int32_t input, int64_t index, int64_t extent);
 
-/* Where index `index` of a dim is here; -1: on another rank. */
-static inline int64_t tsi_index_local(const tsi_operand *operand, int32_t dim, int64_t index)
-{
-    return operand->region ? tsi_span_list_find(&operand->region->dim[dim], index) : index;
-}
-
 /* The pending reduction that ranks writing zeros leave: sum, or `or` for bool. */
 static inline tsi_role tsi_index_joined(const ts_meta *meta)
 {

@@ -38,7 +38,7 @@ static int64_t flat_offset(const tsi_operand *x, int64_t flat)
     const ts_shape *shape = &x->global->shape;
     int64_t offset = 0;
     for (int32_t d = shape->ndim - 1; d >= 0; d--) {
-        int64_t at = tsi_index_local(x, d, flat % shape->extent[d]);
+        int64_t at = tsi_operand_local(x, d, flat % shape->extent[d]);
         if (at < 0) return TSI_ELSEWHERE;
         offset += at * x->block.stride[d];
         flat /= shape->extent[d];
@@ -52,12 +52,9 @@ static ts_status take_reference(const tsi_kernel_io *io)
     int64_t count = ts_shape_count(&io->in[0].global->shape);
     size_t size = ts_dtype_size((ts_dtype)x->dtype);
     TSI_TRY(tsi_index_check(io, 1, count, true));
-    tsi_loop loop = { .ndim = index->ndim,
-                      .operand_count = 2,
-                      .stride = { index->stride, out->stride } };
-    memcpy(loop.extent, index->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(index, index->stride, out->stride);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t flat = tsi_load_int((ts_dtype)index->dtype, tsi_block_at(index, loop.at[0]));
+        int64_t flat = tsi_block_int(index, loop.at[0]);
         int64_t at = flat_offset(&io->in[0], flat < 0 ? flat + count : flat);
         void *to = tsi_block_at(out, loop.at[1]);
         if (at == TSI_ELSEWHERE)
@@ -77,8 +74,7 @@ static ts_status take_grad(const tsi_grad_io *io)
     line = ts_index_put(
         line, io->out_grad[0],
         TS_OPTIONS(ts_index_options, .index = &io->in[1], .count = 1, .accumulate = 1));
-    io->in_grad[0] = ts_reshape(line, *shape);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_reshape(line, *shape));
 }
 
 static bool sample_take(tsi_sample *s)
@@ -123,10 +119,7 @@ static ts_status mask_check(const tsi_op_call *call, const ts_shape *x)
 {
     const ts_meta *mask = &call->in[1];
     char one[96], other[96];
-    bool same = mask->shape.ndim == x->ndim;
-    for (int32_t d = 0; same && d < x->ndim; d++)
-        same = mask->shape.extent[d] == x->extent[d];
-    if (!same)
+    if (!tsi_shape_same(&mask->shape, x))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: a mask of %s for %s", call->op->name,
                         tsi_shape_text(&mask->shape, one, sizeof one),
                         tsi_shape_text(x, other, sizeof other));
@@ -151,14 +144,13 @@ static void mask_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_index_pass(rules, 0);
     if (call->in[0].shape.ndim == 0) return;
     tsi_role *row = tsi_rules_add_with(rules, 1, TSI_RULE_PLAIN);
-    if (row) row[0] = row[1] = row[2] = TSI_S(0);
+    row[0] = row[1] = row[2] = TSI_S(0);
 }
 
 /* Elements of x where the mask is set, one after another into `to` (NULL: only counted). */
 static int64_t pack(const tsi_block *x, const tsi_block *mask, unsigned char *to, int64_t room)
 {
-    tsi_loop loop = { .ndim = x->ndim, .operand_count = 2, .stride = { x->stride, mask->stride } };
-    memcpy(loop.extent, x->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(x, x->stride, mask->stride);
     size_t size = ts_dtype_size((ts_dtype)x->dtype);
     int64_t count = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
@@ -337,10 +329,7 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 static ts_status backward_reference(const tsi_kernel_io *io)
 {
     const tsi_block *dy = &io->in[0].block, *mask = &io->in[1].block, *dx = &io->out[0].block;
-    tsi_loop loop = { .ndim = dx->ndim,
-                      .operand_count = 2,
-                      .stride = { dx->stride, mask->stride } };
-    memcpy(loop.extent, dx->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(dx, dx->stride, mask->stride);
     size_t size = ts_dtype_size((ts_dtype)dx->dtype);
     int64_t next = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {

@@ -172,7 +172,7 @@ static void index_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_index_geometry g = geometry_of(call);
     tsi_role *row;
     for (int32_t k = 0; k < g.rest; k++) {
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = TSI_S(g.from[k]);
         row[call->input_count] = TSI_S(g.to[k]);
     }
@@ -183,7 +183,7 @@ static void index_rules(const tsi_op_call *call, tsi_rules *rules)
         tsi_index_rule(rules, cut);
     }
     for (int32_t i = 0; i < g.count; i++) {
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = TSI_S(((const tsi_index_put_attributes *)call->attributes)->dims.value[i]);
         row[call->input_count] = tsi_index_joined(&call->in[0]);
     }
@@ -193,7 +193,6 @@ static void index_rules(const tsi_op_call *call, tsi_rules *rules)
 static void put_partial(tsi_rules *rules, tsi_role x, tsi_role values)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[0] = x;
     row[1] = values;
     row[rules->input_count] = x == TSI_ROLE_R ? values : x;
@@ -227,12 +226,12 @@ static void put_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_index_geometry g = geometry_of(call);
     tsi_role *row;
     for (int32_t k = 0; k < g.rest; k++) {
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = row[call->input_count] = TSI_S(g.from[k]);
         row[1] = values_role(call, &g, g.to[k]);
     }
     for (int32_t i = 0; i < g.count; i++) {
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = row[call->input_count] =
             TSI_S(((const tsi_index_put_attributes *)call->attributes)->dims.value[i]);
     }
@@ -286,9 +285,9 @@ static int64_t walk_at(const walk *w)
     for (int32_t i = 0; i < w->g.count; i++) {
         const tsi_block *index = &w->io->in[w->g.first + i].block;
         int32_t dim = (int32_t)w->a->dims.value[i];
-        int64_t v = tsi_load_int((ts_dtype)index->dtype, tsi_block_at(index, w->loop.at[i]));
+        int64_t v = tsi_block_int(index, w->loop.at[i]);
         if (v < 0) v += w->far->global->shape.extent[dim];
-        int64_t at = tsi_index_local(w->far, dim, v);
+        int64_t at = tsi_operand_local(w->far, dim, v);
         if (at < 0) return TSI_ELSEWHERE;
         offset += at * w->far->block.stride[dim];
     }
@@ -384,8 +383,7 @@ static ts_status index_grad(const tsi_grad_io *io)
     ts_tensor *zeros = ts_zeros(ts_tensor_mesh(io->out_grad[0]), (ts_dtype)io->in_meta[0].dtype,
                                 io->in_meta[0].shape, NULL);
     ts_tensor *head[] = { zeros, io->out_grad[0] };
-    io->in_grad[0] = run(&tsi_op_index_put, head, 2, io->in + 1, io->input_count - 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, run(&tsi_op_index_put, head, 2, io->in + 1, io->input_count - 1, &a));
 }
 
 static ts_status put_grad(const tsi_grad_io *io)

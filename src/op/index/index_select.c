@@ -129,7 +129,7 @@ static void add_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static int64_t index_at(const tsi_block *index, int64_t position)
 {
-    return tsi_load_int((ts_dtype)index->dtype, tsi_block_at(index, position * index->stride[0]));
+    return tsi_block_int(index, position * index->stride[0]);
 }
 
 static ts_status select_reference(const tsi_kernel_io *io)
@@ -139,7 +139,7 @@ static ts_status select_reference(const tsi_kernel_io *io)
     TSI_TRY(tsi_index_check(io, 1, io->in[0].global->shape.extent[dim], false));
     if (tsi_block_count(out) == 0) return TS_OK;
     for (int64_t p = 0; p < index->extent[0]; p++) {
-        int64_t row = tsi_index_local(&io->in[0], dim, index_at(index, p));
+        int64_t row = tsi_operand_local(&io->in[0], dim, index_at(index, p));
         tsi_block to = tsi_block_slab(out, dim, p);
         if (row < 0) {
             TSI_TRY(tsi_block_zero(io, &to));
@@ -158,7 +158,7 @@ static ts_status add_rows(const tsi_kernel_io *io, const tsi_block *source)
     const tsi_block *index = &io->in[1].block, *out = &io->out[0].block;
     if (tsi_block_count(out) == 0 || tsi_block_count(source) == 0) return TS_OK;
     for (int64_t p = 0; p < index->extent[0]; p++) {
-        int64_t row = tsi_index_local(&io->out[0], dim, index_at(index, p));
+        int64_t row = tsi_operand_local(&io->out[0], dim, index_at(index, p));
         if (row < 0) continue;
         tsi_block to = tsi_block_slab(out, dim, row), from = tsi_block_slab(source, dim, p);
         const tsi_block *terms[] = { &to, &from };

@@ -130,7 +130,6 @@ static void scatter_cuts(const tsi_op_call *call, tsi_rules *rules)
         bool alike = d != dim && x[d] == index[d] &&
                      (!has_source || call->in[2].shape.extent[d] == index[d]);
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[call->input_count] = TSI_S(d);
         if (!alike) continue;
         row[1] = TSI_S(d);
@@ -148,7 +147,6 @@ static void scatter_rules(const tsi_op_call *call, tsi_rules *rules)
         bool adds = reduce == TS_REDUCE_SUM, multiplies = reduce == TS_REDUCE_PROD;
         if (!has_source && value != 0.0 && (adds || (multiplies && value != 1.0))) continue;
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[call->input_count] = TSI_P(reduce);
         if (has_source) row[2] = TSI_P(reduce);
     }
@@ -203,8 +201,8 @@ static void *far_of(const along *a)
     const tsi_block *index = &a->index->block;
     int64_t rest = tsi_offsets_of(&a->to_far, &a->loop);
     if (rest == TSI_ELSEWHERE) return NULL;
-    int64_t i = tsi_load_int((ts_dtype)index->dtype, tsi_block_at(index, a->loop.at[0]));
-    int64_t at = tsi_index_local(a->far, a->dim, i);
+    int64_t i = tsi_block_int(index, a->loop.at[0]);
+    int64_t at = tsi_operand_local(a->far, a->dim, i);
     return at < 0 ? NULL : tsi_block_at(&a->far->block, rest + at * a->far->block.stride[a->dim]);
 }
 

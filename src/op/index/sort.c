@@ -34,13 +34,6 @@ static ts_status sort_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
     return tsi_normalise_dim(op->name, &((tsi_sort_attributes *)attributes)->dim, in[0].shape.ndim);
 }
 
-static ts_status topk_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
-                                void *attributes)
-{
-    (void)count;
-    return tsi_normalise_dim(op->name, &((tsi_sort_attributes *)attributes)->dim, in[0].shape.ndim);
-}
-
 static ts_status sort_infer(const tsi_op_call *call)
 {
     const tsi_sort_attributes *a = call->attributes;
@@ -66,7 +59,7 @@ static void sort_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_batch(rules, call->in[0].shape.ndim, 1u << a->dim);
     if (call->op == &tsi_op_sort) return;
     tsi_role *row = tsi_rules_add_with(rules, 1, 0);
-    if (row) row[0] = TSI_S(a->dim);
+    row[0] = TSI_S(a->dim);
 }
 
 /* ---- one line -------------------------------------------------------------------------------- */
@@ -327,7 +320,7 @@ const tsi_op_desc tsi_op_topk = {
     .dtypes = TSI_DTYPES_ORDERED,
     SORT,
     .attribute = topk_table,
-    .normalise = topk_normalise,
+    .normalise = sort_normalise,
     .algorithm = topk_algorithms,
 };
 

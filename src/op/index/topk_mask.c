@@ -34,10 +34,10 @@ static void topk_mask_rules(const tsi_op_call *call, tsi_rules *rules)
 static int64_t rank_of(const tsi_block *x, int64_t at, int64_t c)
 {
     int32_t last = x->ndim - 1;
-    double mine = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last]));
+    double mine = tsi_block_real(x, at + c * x->stride[last]);
     int64_t before = 0;
     for (int64_t i = 0; i < x->extent[last]; i++) {
-        double other = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + i * x->stride[last]));
+        double other = tsi_block_real(x, at + i * x->stride[last]);
         before += other > mine || (other == mine && i < c);
     }
     return before;
@@ -52,9 +52,8 @@ static ts_status topk_mask_reference(const tsi_kernel_io *io)
     memcpy(loop.extent, x->extent, sizeof loop.extent);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
         for (int64_t c = 0; c < x->extent[last]; c++)
-            tsi_store_real((ts_dtype)out->dtype,
-                           tsi_block_at(out, loop.at[1] + c * out->stride[last]),
-                           rank_of(x, loop.at[0], c) < k ? 1.0 : 0.0);
+            tsi_block_set_real(out, loop.at[1] + c * out->stride[last],
+                               rank_of(x, loop.at[0], c) < k ? 1.0 : 0.0);
     return TS_OK;
 }
 

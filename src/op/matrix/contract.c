@@ -123,7 +123,6 @@ static void letter_rule(tsi_rules *rules, const char *equation, char letter, int
                         const ts_meta *in, const ts_meta *out)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     bool single = true; /* of extent 1 wherever it stands: then it is cut, not broadcast */
     part p = part_at(equation);
     for (int32_t i = 0; i < factors; i++, p = next_part(p)) {
@@ -143,7 +142,6 @@ static void partial_rule(tsi_rules *rules, int32_t input, ts_reduce reduce, int3
                          const ts_meta *in, const ts_meta *out)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[input] = row[rules->input_count] = TSI_P(reduce);
     finish_row(rules, row, factors, in, out);
 }
@@ -252,11 +250,8 @@ static double complex sum_of(const tsi_contraction *p, letter_loops *loops)
     double complex sum = 0;
     bool one = p->b.dtype == TS_DTYPE_NONE;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner)) {
-        double complex x = tsi_load_complex(
-            (ts_dtype)p->a.dtype, tsi_block_at(&p->a, loops->outer.at[0] + loops->inner.at[0]));
-        if (!one)
-            x *= tsi_load_complex((ts_dtype)p->b.dtype,
-                                  tsi_block_at(&p->b, loops->outer.at[1] + loops->inner.at[1]));
+        double complex x = tsi_block_complex(&p->a, loops->outer.at[0] + loops->inner.at[0]);
+        if (!one) x *= tsi_block_complex(&p->b, loops->outer.at[1] + loops->inner.at[1]);
         sum += x;
     }
     return sum;
@@ -267,11 +262,8 @@ static int64_t whole_sum_of(const tsi_contraction *p, letter_loops *loops)
     uint64_t sum = 0;
     bool one = p->b.dtype == TS_DTYPE_NONE;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner)) {
-        uint64_t x = (uint64_t)tsi_load_int(
-            (ts_dtype)p->a.dtype, tsi_block_at(&p->a, loops->outer.at[0] + loops->inner.at[0]));
-        if (!one)
-            x *= (uint64_t)tsi_load_int(
-                (ts_dtype)p->b.dtype, tsi_block_at(&p->b, loops->outer.at[1] + loops->inner.at[1]));
+        uint64_t x = (uint64_t)tsi_block_int(&p->a, loops->outer.at[0] + loops->inner.at[0]);
+        if (!one) x *= (uint64_t)tsi_block_int(&p->b, loops->outer.at[1] + loops->inner.at[1]);
         sum += x;
     }
     return (int64_t)sum;

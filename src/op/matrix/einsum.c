@@ -244,7 +244,6 @@ static void einsum_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int reduce = TS_REDUCE_SUM; selects && reduce <= TS_REDUCE_OR; reduce++) {
         if (reduce == TS_REDUCE_SUM || reduce == TS_REDUCE_AVG) continue; /* those are there */
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = TSI_P(reduce);
     }
     tsi_chunks_rules(call, rules);

@@ -70,7 +70,6 @@ static void add_rows(tsi_rules *rules, tsi_role table[][3], int32_t count)
 {
     for (int32_t r = 0; r < count; r++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = table[r][0];
         row[1] = table[r][1];
         row[3] = table[r][2];
@@ -100,19 +99,13 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* The global index at a position of a block's dim. */
-static int64_t index_at(const tsi_operand *operand, int32_t dim, int64_t position)
-{
-    return operand->region ? tsi_span_list_at(&operand->region->dim[dim], position) : position;
-}
-
 /* Ends that rise within the rows; refused otherwise, with the values. */
 static ts_status ends_of(const tsi_kernel_io *io, int64_t rows, int64_t *end)
 {
     const tsi_block *block = &io->in[2].block;
     int64_t before = 0;
     for (int64_t g = 0; g < block->extent[0]; g++) {
-        end[g] = tsi_load_int((ts_dtype)block->dtype, tsi_block_at(block, g * block->stride[0]));
+        end[g] = tsi_block_int(block, g * block->stride[0]);
         if (end[g] < before || end[g] > rows)
             return TSI_FAIL(
                 TS_ERR_ARG, "%s: group %lld ends at row %lld, which is not in %lld .. %lld",
@@ -138,8 +131,7 @@ static int64_t group_of(const int64_t *end, int64_t groups, int64_t row)
 
 static double complex at2(const tsi_block *x, int64_t i, int64_t j)
 {
-    return tsi_load_complex((ts_dtype)x->dtype,
-                            tsi_block_at(x, i * x->stride[0] + j * x->stride[1]));
+    return tsi_block_complex(x, i * x->stride[0] + j * x->stride[1]);
 }
 
 static void product_row(const tsi_block *a, const tsi_block *b, const tsi_block *out, int64_t row,
@@ -149,11 +141,8 @@ static void product_row(const tsi_block *a, const tsi_block *b, const tsi_block 
         double complex sum = 0;
         for (int64_t k = 0; group >= 0 && k < a->extent[1]; k++)
             sum += at2(a, row, k) *
-                   tsi_load_complex(
-                       (ts_dtype)b->dtype,
-                       tsi_block_at(b, group * b->stride[0] + k * b->stride[1] + n * b->stride[2]));
-        tsi_store_complex((ts_dtype)out->dtype,
-                          tsi_block_at(out, row * out->stride[0] + n * out->stride[1]), sum);
+                   tsi_block_complex(b, group * b->stride[0] + k * b->stride[1] + n * b->stride[2]);
+        tsi_block_set_complex(out, row * out->stride[0] + n * out->stride[1], sum);
     }
 }
 
@@ -164,7 +153,7 @@ static ts_status grouped_reference(const tsi_kernel_io *io)
     if (!end) return tsi_fail_memory("the ends of groups", (size_t)groups * sizeof *end);
     ts_status status = ends_of(io, io->in[0].global->shape.extent[0], end);
     for (int64_t row = 0; status == TS_OK && row < io->out[0].block.extent[0]; row++) {
-        int64_t group = group_of(end, groups, index_at(&io->in[0], 0, row));
+        int64_t group = group_of(end, groups, tsi_operand_global(&io->in[0], 0, row));
         if (group >= 0 && io->in[1].region) /* -1: another rank's */
             group = tsi_span_list_find(&io->in[1].region->dim[0], group);
         product_row(&io->in[0].block, &io->in[1].block, &io->out[0].block, row, group);
@@ -181,7 +170,7 @@ static ts_status backward_sums(const tsi_kernel_io *io, const int64_t *end, int6
     double complex *sum = tsi_calloc((size_t)count + 1, sizeof *sum);
     if (!sum) return tsi_fail_memory("the sums of groups", (size_t)count * sizeof *sum);
     for (int64_t row = 0; row < a->extent[0]; row++) {
-        int64_t group = group_of(end, groups, index_at(&io->in[0], 0, row));
+        int64_t group = group_of(end, groups, tsi_operand_global(&io->in[0], 0, row));
         if (group >= 0 && io->out[0].region)
             group = tsi_span_list_find(&io->out[0].region->dim[0], group);
         for (int64_t i = 0; group >= 0 && i < inner; i++)
@@ -191,7 +180,7 @@ static ts_status backward_sums(const tsi_kernel_io *io, const int64_t *end, int6
     tsi_loop loop = tsi_loop_over(out);
     int64_t i = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
-        tsi_store_complex((ts_dtype)out->dtype, tsi_block_at(out, loop.at[0]), sum[i++]);
+        tsi_block_set_complex(out, loop.at[0], sum[i++]);
     tsi_free(sum);
     return TS_OK;
 }

@@ -64,7 +64,7 @@ static ts_status read_groups(const exchange *x, const tsi_block *block, int64_t 
     tsi_loop loop = tsi_loop_over(block);
     int64_t row = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop), row++) {
-        group[row] = tsi_load_int((ts_dtype)block->dtype, tsi_block_at(block, loop.at[0]));
+        group[row] = tsi_block_int(block, loop.at[0]);
         if (group[row] < 0 || group[row] >= groups)
             return tsi_grouped_refuse(x->io->op->name, group[row], groups, true);
     }

@@ -22,10 +22,7 @@ typedef struct grouped_attributes {
 static ts_status check_rows(const char *op, const ts_meta *x, const ts_meta *group)
 {
     char a[96], b[96];
-    bool fits = x->shape.ndim == group->shape.ndim + 1;
-    for (int32_t d = 0; fits && d < group->shape.ndim; d++)
-        fits = x->shape.extent[d] == group->shape.extent[d];
-    if (!fits)
+    if (!tsi_shape_is_rows(&group->shape, &x->shape))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: groups %s do not fit rows %s", op,
                         tsi_shape_text(&group->shape, a, sizeof a),
                         tsi_shape_text(&x->shape, b, sizeof b));
@@ -49,14 +46,14 @@ ts_status tsi_grouped_refuse(const char *op, int64_t group, int64_t groups, bool
 static int64_t local_group(const tsi_operand *weight, int64_t group)
 {
     if (group < 0 || group >= weight->global->shape.extent[0]) return -2;
-    return weight->region ? tsi_span_list_find(&weight->region->dim[0], group) : group;
+    return tsi_operand_local(weight, 0, group);
 }
 
 /* Roles of the inputs, then of the result; those of an absent input stay NONE. */
 static void add_rule(tsi_rules *rules, uint8_t algorithm, const tsi_role *row)
 {
     tsi_role *to = tsi_rules_add_with(rules, algorithm, 0);
-    for (int32_t i = 0; to && i <= rules->input_count; i++)
+    for (int32_t i = 0; i <= rules->input_count; i++)
         if (to[i] != TSI_ROLE_NONE) to[i] = row[i];
 }
 
@@ -106,22 +103,18 @@ static void multiply_row(const tsi_kernel_io *io, int64_t e, int64_t from, int64
         double sum = 0;
         int64_t at = e * w->stride[0] + f * w->stride[1];
         for (int64_t c = 0; e >= 0 && c < x->extent[last]; c++)
-            sum += tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, from + c * x->stride[last])) *
-                   tsi_load_real((ts_dtype)w->dtype, tsi_block_at(w, at + c * w->stride[2]));
-        tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, to + f * y->stride[last]), sum);
+            sum += tsi_block_real(x, from + c * x->stride[last]) *
+                   tsi_block_real(w, at + c * w->stride[2]);
+        tsi_block_set_real(y, to + f * y->stride[last], sum);
     }
 }
 
 static ts_status linear_reference(const tsi_kernel_io *io)
 {
     const tsi_block *group = &io->in[2].block;
-    tsi_loop loop = { .ndim = group->ndim,
-                      .operand_count = 3,
-                      .stride = { group->stride, io->in[0].block.stride,
-                                  io->out[0].block.stride } };
-    memcpy(loop.extent, group->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(group, group->stride, io->in[0].block.stride, io->out[0].block.stride);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t index = tsi_load_int((ts_dtype)group->dtype, tsi_block_at(group, loop.at[0]));
+        int64_t index = tsi_block_int(group, loop.at[0]);
         int64_t e = local_group(&io->in[1], index);
         if (e == -2)
             return tsi_grouped_refuse("grouped_linear", index, io->in[1].global->shape.extent[0],
@@ -246,9 +239,9 @@ static void add_outer(const tsi_kernel_io *io, int64_t e, int64_t at_dy, int64_t
     const tsi_block *dy = &io->in[0].block, *x = &io->in[1].block, *dw = &io->out[0].block;
     int64_t step_dy = dy->stride[dy->ndim - 1], step_x = x->stride[x->ndim - 1];
     for (int64_t f = 0; f < dw->extent[1]; f++) {
-        double left = tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, at_dy + f * step_dy));
+        double left = tsi_block_real(dy, at_dy + f * step_dy);
         for (int64_t c = 0; c < dw->extent[2]; c++) {
-            double right = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at_x + c * step_x));
+            double right = tsi_block_real(x, at_x + c * step_x);
             sums[(e * dw->extent[1] + f) * dw->extent[2] + c] += left * right;
         }
     }
@@ -257,12 +250,9 @@ static void add_outer(const tsi_kernel_io *io, int64_t e, int64_t at_dy, int64_t
 static ts_status add_rows(const tsi_kernel_io *io, double *sums)
 {
     const tsi_block *group = &io->in[2].block;
-    tsi_loop loop = { .ndim = group->ndim,
-                      .operand_count = 3,
-                      .stride = { group->stride, io->in[0].block.stride, io->in[1].block.stride } };
-    memcpy(loop.extent, group->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(group, group->stride, io->in[0].block.stride, io->in[1].block.stride);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t index = tsi_load_int((ts_dtype)group->dtype, tsi_block_at(group, loop.at[0]));
+        int64_t index = tsi_block_int(group, loop.at[0]);
         int64_t e = local_group(&io->out[0], index);
         if (e == -2)
             return tsi_grouped_refuse("grouped_linear_backward", index,
@@ -282,7 +272,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     tsi_loop loop = tsi_loop_over(dw);
     const double *sum = sums;
     for (bool more = status == TS_OK && tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
-        tsi_store_real((ts_dtype)dw->dtype, tsi_block_at(dw, loop.at[0]), *sum++);
+        tsi_block_set_real(dw, loop.at[0], *sum++);
     tsi_free(sums);
     return status;
 }

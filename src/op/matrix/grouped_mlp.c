@@ -34,10 +34,7 @@ static const tsi_attribute table[] = {
 
 static bool same_rows(const ts_shape *a, const ts_shape *b)
 {
-    bool same = a->ndim == b->ndim && a->ndim > 0;
-    for (int32_t d = 0; same && d < a->ndim - 1; d++)
-        same = a->extent[d] == b->extent[d];
-    return same;
+    return a->ndim == b->ndim && a->ndim > 0 && tsi_extents_same(a->extent, b->extent, a->ndim - 1);
 }
 
 static ts_status check_rows(const char *op, const ts_meta *in)
@@ -120,7 +117,7 @@ static ts_status backward_infer(const tsi_op_call *call)
 static void add_rule(tsi_rules *rules, uint8_t algorithm, const tsi_role *row)
 {
     tsi_role *to = tsi_rules_add_with(rules, algorithm, 0);
-    if (to) memcpy(to, row, (size_t)(rules->input_count + rules->output_count) * sizeof *to);
+    memcpy(to, row, (size_t)(rules->input_count + rules->output_count) * sizeof *to);
 }
 
 /* Experts are cut as they like, whatever the cut of rows. */

@@ -51,11 +51,6 @@ static double activate(int32_t which, double x, bool slope)
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-static double get(const tsi_block *b, int64_t at)
-{
-    return tsi_load_real((ts_dtype)b->dtype, tsi_block_at(b, at));
-}
-
 /* in[e, side, f, c] and out[e, c, f] */
 static int64_t at_in(const tsi_block *b, int64_t e, int64_t side, int64_t f, int64_t c)
 {
@@ -87,15 +82,14 @@ static ts_status choose(const tsi_kernel_io *io, const tsi_operand *in, int64_t 
 {
     const tsi_operand *experts = &in[TSI_MLP_IN];
     const tsi_block *which = &in[TSI_MLP_WHICH].block;
-    int64_t e =
-        tsi_load_int((ts_dtype)which->dtype, tsi_block_at(which, at_row(which, row, choice)));
+    int64_t e = tsi_block_int(which, at_row(which, row, choice));
     int64_t count = experts->global->shape.extent[0];
     bool none = e == -1 && ((const tsi_mlp_attributes *)io->attributes)->skips;
     if (!none && (e < 0 || e >= count))
         return tsi_grouped_refuse(io->op->name, e, count, in[TSI_MLP_WHICH].region != NULL);
-    *out =
-        (chosen){ in, row, choice, e,
-                  get(&in[TSI_MLP_WEIGHT].block, at_row(&in[TSI_MLP_WEIGHT].block, row, choice)) };
+    *out = (chosen){ in, row, choice, e,
+                     tsi_block_real(&in[TSI_MLP_WEIGHT].block,
+                                    at_row(&in[TSI_MLP_WEIGHT].block, row, choice)) };
     if (experts->region && !none) out->expert = tsi_span_list_find(&experts->region->dim[0], e);
     return TS_OK;
 }
@@ -106,7 +100,8 @@ static void gate_up(const chosen *c, int64_t f, double both[2])
     for (int64_t side = 0; side < 2; side++) {
         both[side] = 0;
         for (int64_t i = 0; i < in->extent[3]; i++)
-            both[side] += get(in, at_in(in, c->expert, side, f, i)) * get(x, at_row(x, c->row, i));
+            both[side] += tsi_block_real(in, at_in(in, c->expert, side, f, i)) *
+                          tsi_block_real(x, at_row(x, c->row, i));
     }
 }
 
@@ -123,7 +118,7 @@ static void store(const tsi_block *to, const double *sum)
 {
     tsi_loop loop = tsi_loop_over(to);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
-        tsi_store_real((ts_dtype)to->dtype, tsi_block_at(to, loop.at[0]), *sum++);
+        tsi_block_set_real(to, loop.at[0], *sum++);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -136,7 +131,7 @@ static void add_forward(const chosen *c, int32_t activation, double *y)
         gate_up(c, f, both);
         double h = c->weight * activate(activation, both[0], false) * both[1];
         for (int64_t i = 0; i < out->extent[1]; i++)
-            y[c->row * out->extent[1] + i] += get(out, at_out(out, c->expert, i, f)) * h;
+            y[c->row * out->extent[1] + i] += tsi_block_real(out, at_out(out, c->expert, i, f)) * h;
     }
 }
 
@@ -157,8 +152,8 @@ static void add_backward(const chosen *c, int32_t activation, const tsi_block *d
         gate_up(c, f, both);
         double a = activate(activation, both[0], false), dh = 0;
         for (int64_t i = 0; i < width; i++) {
-            double g = get(dy, at_row(dy, c->row, i));
-            dh += get(out, at_out(out, c->expert, i, f)) * g;
+            double g = tsi_block_real(dy, at_row(dy, c->row, i));
+            dh += tsi_block_real(out, at_out(out, c->expert, i, f)) * g;
             d->of[TSI_MLP_DOUT][(c->expert * width + i) * inner + f] += g * c->weight * a * both[1];
         }
         d->of[TSI_MLP_DWEIGHT][c->row * choices + c->choice] += dh * a * both[1];
@@ -167,9 +162,9 @@ static void add_backward(const chosen *c, int32_t activation, const tsi_block *d
         for (int64_t side = 0; side < 2; side++)
             for (int64_t i = 0; i < width; i++) {
                 int64_t at = ((c->expert * 2 + side) * inner + f) * width + i;
-                d->of[TSI_MLP_DIN][at] += d_both[side] * get(x, at_row(x, c->row, i));
+                d->of[TSI_MLP_DIN][at] += d_both[side] * tsi_block_real(x, at_row(x, c->row, i));
                 d->of[TSI_MLP_DX][c->row * width + i] +=
-                    d_both[side] * get(in, at_in(in, c->expert, side, f, i));
+                    d_both[side] * tsi_block_real(in, at_in(in, c->expert, side, f, i));
             }
     }
 }

@@ -96,7 +96,7 @@ static ts_status read_which(void *context, const tsi_block *block)
     int64_t i = 0;
     tsi_loop loop = tsi_loop_over(block);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t e = tsi_load_int((ts_dtype)block->dtype, tsi_block_at(block, loop.at[0]));
+        int64_t e = tsi_block_int(block, loop.at[0]);
         bool good = (e >= 0 && e < r->experts) || (e == NONE && r->skips);
         r->to[i++] = good ? (int32_t)e : bad_index(e);
     }

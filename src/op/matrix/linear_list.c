@@ -23,15 +23,6 @@ enum { LIST_MAX = 3 };
 
 /* ---- inference ------------------------------------------------------------------------------- */
 
-static ts_status check_real(const tsi_op_call *call)
-{
-    for (int32_t i = 0; i < call->input_count; i++)
-        if (tsi_dtype_category((ts_dtype)call->in[i].dtype) != TSI_CATEGORY_REAL)
-            return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
-                            ts_dtype_name((ts_dtype)call->in[i].dtype));
-    return TS_OK;
-}
-
 static ts_status refuse(const tsi_op_call *call, int32_t one, int32_t other)
 {
     char text[96], beside[96];
@@ -57,16 +48,13 @@ static int64_t last_of(const ts_shape *shape)
 /* The same leading dims. */
 static bool rows_alike(const ts_shape *a, const ts_shape *b)
 {
-    bool same = a->ndim == b->ndim && a->ndim > 0;
-    for (int32_t d = 0; same && d + 1 < a->ndim; d++)
-        same = a->extent[d] == b->extent[d];
-    return same;
+    return a->ndim == b->ndim && a->ndim > 0 && tsi_extents_same(a->extent, b->extent, a->ndim - 1);
 }
 
 static ts_status list_infer(const tsi_op_call *call)
 {
     const ts_shape *x = &call->in[0].shape;
-    TSI_TRY(check_real(call));
+    TSI_TRY(tsi_check_reals(call));
     for (int32_t i = 0; i < call->output_count; i++) {
         const ts_shape *w = &call->in[1 + i].shape;
         if (x->ndim < 1 || w->ndim != 2 || w->extent[1] != last_of(x))
@@ -85,7 +73,7 @@ static ts_status input_infer(const tsi_op_call *call)
     if (call->input_count % 2 || n > LIST_MAX)
         return TSI_FAIL(TS_ERR_ARG, "%s: takes as many gradients as weights, 2 or 3; given are %d",
                         call->op->name, call->input_count);
-    TSI_TRY(check_real(call));
+    TSI_TRY(tsi_check_reals(call));
     for (int32_t i = 0; i < n; i++) {
         const ts_shape *dy = &call->in[i].shape, *w = &call->in[n + i].shape;
         if (!rows_alike(first, dy)) return refuse(call, 0, i);
@@ -104,7 +92,7 @@ static ts_status weights_infer(const tsi_op_call *call)
     ts_dtype dtype = dtype_of(call);
     bool narrow = dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
     if (((const tsi_list_weights *)call->attributes)->wide && narrow) dtype = TS_DTYPE_F32;
-    TSI_TRY(check_real(call));
+    TSI_TRY(tsi_check_reals(call));
     for (int32_t i = 0; i < call->output_count; i++) {
         const ts_shape *dy = &call->in[1 + i].shape;
         if (!rows_alike(x, dy)) return refuse(call, 0, 1 + i);
@@ -127,7 +115,6 @@ static void add_row(tsi_rules *rules, int32_t n, int32_t x, int32_t w, int32_t y
                     const list_roles *roles)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[x] = roles->x;
     for (int32_t i = 0; i < n; i++) {
         row[w + i] = roles->w;
@@ -149,7 +136,6 @@ static void add_each(tsi_rules *rules, int32_t n, int32_t from, int32_t to, cons
         all *= WAYS;
     for (int32_t mix = 1; mix < all; mix++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         for (int32_t i = 0, rest = mix; i < n; i++, rest /= WAYS) {
             row[from + i] = way[rest % WAYS][0];
             row[to + i] = way[rest % WAYS][1];
@@ -184,7 +170,6 @@ static void add_terms(tsi_rules *rules, int32_t n, int32_t last, ts_reduce reduc
         all *= WAYS;
     for (int32_t mix = sum ? 0 : 1; mix < all; mix++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[2 * n] = p;
         for (int32_t i = 0, rest = mix; i < n; i++, rest /= WAYS) {
             row[i] = way[rest % WAYS][0];

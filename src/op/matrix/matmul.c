@@ -226,7 +226,6 @@ static void product_rules(const tsi_op_call *call, tsi_rules *rules)
             count > 2 && (from[2] == TSI_P(TS_REDUCE_MIN) || from[2] == TSI_P(TS_REDUCE_MAX));
         if (extreme && beta == 0) continue; /* the order is lost */
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[form->a] = from[0];
         row[form->b] = from[1];
         if (count > 2) row[form->bias] = from[2];
@@ -267,8 +266,7 @@ static void blend_bias(const tsi_block *out, const tsi_block *bias, const added_
 {
     int64_t stride[TS_NDIM_MAX] = { 0 };
     tsi_broadcast_strides(bias, out->ndim, out->extent, stride);
-    tsi_loop loop = { .ndim = out->ndim, .operand_count = 2, .stride = { out->stride, stride } };
-    memcpy(loop.extent, out->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(out, out->stride, stride);
     ts_dtype x = (ts_dtype)out->dtype, y = (ts_dtype)bias->dtype;
     bool whole = tsi_dtype_category(x) <= TSI_CATEGORY_INT;
     double complex alpha = tsi_number_both(a->alpha), beta = tsi_number_both(a->beta);

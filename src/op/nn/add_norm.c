@@ -19,20 +19,12 @@ static const tsi_attribute add_table[] = { TSI_ATTR(tsi_add_norm, eps, REAL, "ep
 enum { X, R, WEIGHT };                    /* inputs of add_rms_norm */
 enum { DSUM, DY, SUM, WEIGHT_OF, SCALE }; /* and of its gradient */
 
-static bool same_shape(const ts_shape *a, const ts_shape *b)
-{
-    bool same = a->ndim == b->ndim;
-    for (int32_t d = 0; same && d < a->ndim; d++)
-        same = a->extent[d] == b->extent[d];
-    return same;
-}
-
 /* `rows` has one number for each row of x. */
 static bool is_rows_of(const ts_shape *rows, const ts_shape *x)
 {
     ts_shape want = *x;
     want.extent[x->ndim - 1] = 1;
-    return same_shape(rows, &want);
+    return tsi_shape_same(rows, &want);
 }
 
 static ts_status check(const tsi_op_call *call, int32_t x, int32_t weight, bool fits)
@@ -45,11 +37,7 @@ static ts_status check(const tsi_op_call *call, int32_t x, int32_t weight, bool 
         return TSI_FAIL(TS_ERR_SHAPE, "%s: x has shape %s, the weight %s, or another input differs",
                         call->op->name, tsi_shape_text(shape, text, sizeof text),
                         tsi_shape_text(w, other, sizeof other));
-    for (int32_t i = 0; i < call->input_count; i++)
-        if (tsi_dtype_category((ts_dtype)call->in[i].dtype) != TSI_CATEGORY_REAL)
-            return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
-                            ts_dtype_name((ts_dtype)call->in[i].dtype));
-    return TS_OK;
+    return tsi_check_reals(call);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -57,7 +45,7 @@ static ts_status check(const tsi_op_call *call, int32_t x, int32_t weight, bool 
 static ts_status add_infer(const tsi_op_call *call)
 {
     const ts_meta *x = &call->in[X], *r = &call->in[R];
-    TSI_TRY(check(call, X, WEIGHT, same_shape(&x->shape, &r->shape)));
+    TSI_TRY(check(call, X, WEIGHT, tsi_shape_same(&x->shape, &r->shape)));
     ts_dtype dtype = tsi_dtype_promote((ts_dtype)x->dtype, (ts_dtype)r->dtype);
     call->out[0] = call->out[1] = (ts_meta){ .shape = x->shape, .dtype = (int32_t)dtype };
     call->out[2] = (ts_meta){ .shape = x->shape,
@@ -71,13 +59,11 @@ static void add_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t n = call->input_count;
     for (int32_t d = 0; d + 1 < call->in[X].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[X] = row[R] = row[n] = row[n + 1] = row[n + 2] = TSI_S(d);
     }
     const tsi_role pending[] = { TSI_P(TS_REDUCE_SUM), TSI_P(TS_REDUCE_AVG) };
     for (int k = 0; k < 2; k++) { /* of the weight: the norm alone is linear in it */
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[WEIGHT] = row[n + 1] = pending[k];
     }
 }
@@ -122,8 +108,8 @@ static ts_status add_reference(const tsi_kernel_io *io)
 static ts_status back_infer(const tsi_op_call *call)
 {
     const ts_shape *x = &call->in[SUM].shape;
-    bool fits = x->ndim > 0 && same_shape(x, &call->in[DSUM].shape) &&
-                same_shape(x, &call->in[DY].shape) && is_rows_of(&call->in[SCALE].shape, x);
+    bool fits = x->ndim > 0 && tsi_shape_same(x, &call->in[DSUM].shape) &&
+                tsi_shape_same(x, &call->in[DY].shape) && is_rows_of(&call->in[SCALE].shape, x);
     TSI_TRY(check(call, SUM, WEIGHT_OF, fits));
     call->out[0] = call->in[SUM];
     call->out[1] = call->in[WEIGHT_OF];
@@ -136,7 +122,6 @@ static void back_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t n = call->input_count;
     for (int32_t d = 0; d + 1 < call->in[SUM].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[DSUM] = row[DY] = row[SUM] = row[SCALE] = row[n] = TSI_S(d);
         row[n + 1] = TSI_P(TS_REDUCE_SUM);
     }

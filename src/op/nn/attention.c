@@ -108,7 +108,7 @@ static ts_status attention_infer(const tsi_op_call *call)
 static tsi_role *rule_by(tsi_rules *rules, uint8_t algorithm, uint8_t flags, const tsi_role *row)
 {
     tsi_role *to = tsi_rules_add_with(rules, algorithm, flags);
-    if (to) memcpy(to, row, (size_t)(rules->input_count + rules->output_count));
+    memcpy(to, row, (size_t)(rules->input_count + rules->output_count));
     return to;
 }
 
@@ -141,10 +141,7 @@ static void attention_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static bool has_shape(const ts_shape *shape, int32_t ndim, const int64_t *extent)
 {
-    bool same = shape->ndim == ndim;
-    for (int32_t d = 0; same && d < ndim; d++)
-        same = shape->extent[d] == extent[d];
-    return same;
+    return shape->ndim == ndim && tsi_extents_same(shape->extent, extent, ndim);
 }
 
 static ts_status backward_infer(const tsi_op_call *call)

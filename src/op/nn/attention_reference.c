@@ -28,11 +28,6 @@ typedef struct pair { /* local indices of one query and its group */
     int64_t b, h, g, i;
 } pair;
 
-static int64_t global_index(const tsi_operand *operand, int32_t dim, int64_t local)
-{
-    return operand->region ? tsi_span_list_at(&operand->region->dim[dim], local) : local;
-}
-
 static ts_status view_of(const tsi_kernel_io *io, attention_view *out)
 {
     const tsi_attention_attributes *a = io->attributes;
@@ -49,18 +44,18 @@ static ts_status view_of(const tsi_kernel_io *io, attention_view *out)
 /* The local group of k that a local head of q uses. */
 static int64_t group_of(const attention_view *view, int64_t head)
 {
-    int64_t group = global_index(&view->io->in[0], 1, head) / view->group;
+    int64_t group = tsi_operand_global(&view->io->in[0], 1, head) / view->group;
     const tsi_operand *k = &view->io->in[1];
-    return k->region ? tsi_span_list_find(&k->region->dim[1], group) : group;
+    return tsi_operand_local(k, 1, group);
 }
 
 static bool sees(const attention_view *view, const pair *p, int64_t j)
 {
     const tsi_operand *q = &view->io->in[0];
-    int64_t query = global_index(q, 2, p->i) + view->offset;
-    int64_t key = global_index(&view->io->in[1], 2, j);
+    int64_t query = tsi_operand_global(q, 2, p->i) + view->offset;
+    int64_t key = tsi_operand_global(&view->io->in[1], 2, j);
     if (!view->mask) return !view->causal || key <= query;
-    tsi_mask_at at = { global_index(q, 0, p->b), global_index(q, 1, p->h) };
+    tsi_mask_at at = { tsi_operand_global(q, 0, p->b), tsi_operand_global(q, 1, p->h) };
     return tsi_mask_sees(view->mask, at, query, key);
 }
 
@@ -69,8 +64,9 @@ static double kept(const attention_view *view, const pair *p, int64_t j)
 {
     const tsi_operand *q = &view->io->in[0];
     if (view->drop.below == 0) return 1.0;
-    return tsi_attention_keeps(&view->drop, global_index(q, 0, p->b), global_index(q, 1, p->h),
-                               global_index(q, 2, p->i), global_index(&view->io->in[1], 2, j))
+    return tsi_attention_keeps(&view->drop, tsi_operand_global(q, 0, p->b),
+                               tsi_operand_global(q, 1, p->h), tsi_operand_global(q, 2, p->i),
+                               tsi_operand_global(&view->io->in[1], 2, j))
                ? view->drop.factor
                : 0.0;
 }
@@ -79,17 +75,14 @@ static double kept(const attention_view *view, const pair *p, int64_t j)
 
 static double at4(const tsi_block *x, int64_t b, int64_t h, int64_t t, int64_t d)
 {
-    return tsi_load_real(
-        (ts_dtype)x->dtype,
-        tsi_block_at(x, b * x->stride[0] + h * x->stride[1] + t * x->stride[2] + d * x->stride[3]));
+    return tsi_block_real(x, b * x->stride[0] + h * x->stride[1] + t * x->stride[2] +
+                                 d * x->stride[3]);
 }
 
 static void put4(const tsi_block *x, int64_t b, int64_t h, int64_t t, int64_t d, double value)
 {
-    tsi_store_real(
-        (ts_dtype)x->dtype,
-        tsi_block_at(x, b * x->stride[0] + h * x->stride[1] + t * x->stride[2] + d * x->stride[3]),
-        value);
+    tsi_block_set_real(x, b * x->stride[0] + h * x->stride[1] + t * x->stride[2] + d * x->stride[3],
+                       value);
 }
 
 static void add4(const tsi_block *x, int64_t b, int64_t h, int64_t t, int64_t d, double value)
@@ -118,9 +111,10 @@ static double score(const attention_view *view, const pair *p, int64_t j, double
     }
     if (!view->mask || !view->mask->alibi) return sum;
     const tsi_operand *in = view->io->in;
-    int64_t apart = global_index(&in[1], 2, j) - global_index(&in[0], 2, p->i) - view->offset;
-    return sum + (double)apart *
-                     tsi_mask_slope(global_index(&in[0], 1, p->h), in[0].global->shape.extent[1]);
+    int64_t apart =
+        tsi_operand_global(&in[1], 2, j) - tsi_operand_global(&in[0], 2, p->i) - view->offset;
+    return sum + (double)apart * tsi_mask_slope(tsi_operand_global(&in[0], 1, p->h),
+                                                in[0].global->shape.extent[1]);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */

@@ -28,18 +28,8 @@ static const tsi_attribute backward_table[] = {
 static ts_status spread(const char *op, const char *name, tsi_dims *dims, int32_t places,
                         int64_t least)
 {
-    int64_t one = dims->count == 1 ? dims->value[0] : least;
-    if (dims->count > 1 && dims->count != places)
-        return TSI_FAIL(TS_ERR_ARG, "%s: %d numbers of %s do not fit %d place dims", op,
-                        (int)dims->count, name, (int)places);
-    for (int32_t i = 0; dims->count <= 1 && i < places; i++)
-        dims->value[i] = one;
-    dims->count = places;
-    for (int32_t i = 0; i < places; i++)
-        if (dims->value[i] < least || dims->value[i] > INT32_MAX)
-            return TSI_FAIL(TS_ERR_ARG, "%s: a %s of %lld has no meaning", op, name,
-                            (long long)dims->value[i]);
-    return TS_OK;
+    if (dims->count <= 0) *dims = (tsi_dims){ .count = 1, .value = { least } };
+    return tsi_dims_spread(op, name, dims, places, least);
 }
 
 static ts_status conv_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
@@ -98,7 +88,7 @@ static ts_status conv_infer(const tsi_op_call *call)
 static void add_row(tsi_rules *rules, const tsi_role *roles, int32_t count)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (row) memcpy(row, roles, (size_t)count * sizeof *roles);
+    memcpy(row, roles, (size_t)count * sizeof *roles);
 }
 
 static void conv_window(const tsi_op_call *call, int32_t place, tsi_window *out)
@@ -185,7 +175,7 @@ static double value_at(const tsi_block *block, const int64_t *index)
     int64_t at = 0;
     for (int32_t d = 0; d < block->ndim; d++)
         at += index[d] * block->stride[d];
-    return tsi_load_real((ts_dtype)block->dtype, tsi_block_at(block, at));
+    return tsi_block_real(block, at);
 }
 
 /* One output position with one kernel position, all channels of its group. */
@@ -217,10 +207,8 @@ static void store_sums(const products *p, const tsi_block *bias)
     tsi_loop loop = tsi_loop_over(to);
     int64_t i = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        double add = bias ? tsi_load_real((ts_dtype)bias->dtype,
-                                          tsi_block_at(bias, loop.index[1] * bias->stride[0]))
-                          : 0.0;
-        tsi_store_real((ts_dtype)to->dtype, tsi_block_at(to, loop.at[0]), p->sum[i++] + add);
+        double add = bias ? tsi_block_real(bias, loop.index[1] * bias->stride[0]) : 0.0;
+        tsi_block_set_real(to, loop.at[0], p->sum[i++] + add);
     }
 }
 

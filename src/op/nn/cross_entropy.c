@@ -27,11 +27,8 @@ static const tsi_attribute ce_table[] = {
 static ts_status check_rows(const tsi_op_call *call, int32_t input)
 {
     const ts_shape *x = &call->in[0].shape, *rows = &call->in[input].shape;
-    bool fits = x->ndim == rows->ndim + 1;
-    for (int32_t d = 0; fits && d < rows->ndim; d++)
-        fits = x->extent[d] == rows->extent[d];
     char one[96], other[96];
-    if (!fits)
+    if (!tsi_shape_is_rows(rows, x))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: input %d of shape %s does not fit rows of shape %s",
                         call->op->name, (int)input, tsi_shape_text(rows, other, sizeof other),
                         tsi_shape_text(x, one, sizeof one));
@@ -85,18 +82,16 @@ static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
     /* A mean over labels needs their global number: it is counted by the algorithm. */
     for (int32_t d = 0; d < last; d++) {
         tsi_role *row = tsi_rules_add_with(rules, a->reduction == 0 ? 1 : 0, 0);
-        if (!row) return;
         row[0] = row[1] = row[loss + 1] = TSI_S(d);
         row[loss] = a->reduction == 2 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     }
     for (int k = 0; loss == 3 && a->reduction != 0 && k < 2; k++) { /* linear in the weights */
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[2] = row[loss] = TSI_P(k ? TS_REDUCE_AVG : TS_REDUCE_SUM);
     }
     if (call->in[0].shape.extent[last] == 0) return; /* there is no largest of no classes */
     tsi_role *row = tsi_rules_add_with(rules, 2, 0);
-    if (row) row[0] = TSI_S(last);
+    row[0] = TSI_S(last);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -107,13 +102,12 @@ static double row_lse(const tsi_block *x, int64_t at, int64_t label, double *cho
     int32_t last = x->ndim - 1;
     double top = -INFINITY, sum = 0;
     for (int64_t c = 0; c < x->extent[last]; c++) {
-        double v = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last]));
+        double v = tsi_block_real(x, at + c * x->stride[last]);
         if (v > top) top = v;
         if (c == label) *chosen = v;
     }
     for (int64_t c = 0; c < x->extent[last]; c++)
-        sum +=
-            exp(tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last])) - top);
+        sum += exp(tsi_block_real(x, at + c * x->stride[last]) - top);
     return top + log(sum);
 }
 
@@ -128,8 +122,7 @@ static ts_status refuse_label(bool cut, int64_t label, int64_t classes)
 static double weight_at(const tsi_operand *weight, int64_t label)
 {
     if (!weight) return 1.0;
-    return tsi_load_real((ts_dtype)weight->block.dtype,
-                         tsi_block_at(&weight->block, label * weight->block.stride[0]));
+    return tsi_block_real(&weight->block, label * weight->block.stride[0]);
 }
 
 /* The sum over all classes of their weights times -log p. */
@@ -138,8 +131,7 @@ static double spread_of(const tsi_block *x, int64_t at, const tsi_operand *weigh
     int32_t last = x->ndim - 1;
     double sum = 0;
     for (int64_t c = 0; c < x->extent[last]; c++)
-        sum += weight_at(weight, c) *
-               (lse - tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + c * x->stride[last])));
+        sum += weight_at(weight, c) * (lse - tsi_block_real(x, at + c * x->stride[last]));
     return sum;
 }
 
@@ -150,27 +142,23 @@ static ts_status ce_reference(const tsi_kernel_io *io)
     double s = a->label_smoothing, counted = 0;
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *loss = &io->out[0].block,
                     *lse = &io->out[1].block;
-    tsi_loop loop = { .ndim = labels->ndim,
-                      .operand_count = 4,
-                      .stride = { x->stride, labels->stride, lse->stride, loss->stride } };
-    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(labels, x->stride, labels->stride, lse->stride, loss->stride);
     int64_t zero_stride[TS_NDIM_MAX] = { 0 }, classes = x->extent[x->ndim - 1];
     if (a->reduction != 2) loop.stride[3] = zero_stride;
     double total = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        int64_t label = tsi_block_int(labels, loop.at[1]);
         bool counts = label != a->ignore_index;
         if (counts && (label < 0 || label >= classes))
             return refuse_label(io->in[1].region != NULL || a->peers, label, classes);
         double chosen = 0, value = row_lse(x, loop.at[0], label, &chosen);
-        tsi_store_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]), value);
+        tsi_block_set_real(lse, loop.at[2], value);
         double w = counts ? weight_at(weight, label) : 0.0;
         double term = counts ? (1.0 - s) * w * (value - chosen) : 0.0;
         if (counts && s > 0) term += s / (double)classes * spread_of(x, loop.at[0], weight, value);
         total += term;
         counted += w;
-        if (a->reduction == 2)
-            tsi_store_real((ts_dtype)loss->dtype, tsi_block_at(loss, loop.at[3]), term);
+        if (a->reduction == 2) tsi_block_set_real(loss, loop.at[3], term);
     }
     if (a->reduction == 0) total /= counted; /* 0 / 0: nothing counts, not a number */
     if (a->reduction != 2) tsi_store_real((ts_dtype)loss->dtype, loss->data, total);
@@ -213,7 +201,7 @@ static ts_status check_labels(void *context, const tsi_block *labels)
     int64_t classes = io->call->in[0].shape.extent[io->call->in[1].shape.ndim];
     tsi_loop loop = tsi_loop_over(labels);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[0]));
+        int64_t label = tsi_block_int(labels, loop.at[0]);
         if (label != a->ignore_index && (label < 0 || label >= classes))
             return refuse_label(io->in[1]->layout->axes_cut != 0, label, classes);
     }
@@ -273,15 +261,13 @@ static void pick_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t last = call->in[1].shape.ndim;
     for (int32_t d = 0; d < last; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = row[2] = TSI_S(d);
     }
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[0] = TSI_S(last);
     row[2] = TSI_P(TS_REDUCE_SUM);
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) { /* a selection */
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = row[2] = TSI_P(reduce);
     }
 }
@@ -290,20 +276,15 @@ static ts_status pick_reference(const tsi_kernel_io *io)
 {
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *out = &io->out[0].block;
     int32_t last = x->ndim - 1;
-    tsi_loop loop = { .ndim = labels->ndim,
-                      .operand_count = 3,
-                      .stride = { x->stride, labels->stride, out->stride } };
-    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(labels, x->stride, labels->stride, out->stride);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        int64_t label = tsi_block_int(labels, loop.at[1]);
         bool valid = label >= 0 && label < io->in[0].global->shape.extent[last];
         if (valid && io->in[0].region)
             label = tsi_span_list_find(&io->in[0].region->dim[last], label);
         double value = 0;
-        if (valid && label >= 0)
-            value = tsi_load_real((ts_dtype)x->dtype,
-                                  tsi_block_at(x, loop.at[0] + label * x->stride[last]));
-        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loop.at[2]), value);
+        if (valid && label >= 0) value = tsi_block_real(x, loop.at[0] + label * x->stride[last]);
+        tsi_block_set_real(out, loop.at[2], value);
     }
     return TS_OK;
 }
@@ -343,11 +324,8 @@ static ts_status pick_backward_infer(const tsi_op_call *call)
 {
     int64_t classes = ((const pick_attributes *)call->attributes)->classes;
     const ts_shape *dy = &call->in[0].shape, *labels = &call->in[1].shape;
-    bool fits = dy->ndim == labels->ndim && dy->ndim < TS_NDIM_MAX && classes >= 0;
-    for (int32_t d = 0; fits && d < dy->ndim; d++)
-        fits = dy->extent[d] == labels->extent[d];
     char one[96], other[96];
-    if (!fits)
+    if (!tsi_shape_same(dy, labels) || dy->ndim >= TS_NDIM_MAX || classes < 0)
         return TSI_FAIL(TS_ERR_SHAPE,
                         "pick_backward: a gradient of shape %s does not fit labels of shape %s and "
                         "%lld classes",
@@ -362,7 +340,6 @@ static void pick_backward_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     for (int32_t d = 0; d < call->in[1].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = row[2] = TSI_S(d);
     }
     tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
@@ -373,17 +350,12 @@ static ts_status pick_backward_reference(const tsi_kernel_io *io)
 {
     const tsi_block *dy = &io->in[0].block, *labels = &io->in[1].block, *out = &io->out[0].block;
     int32_t last = out->ndim - 1;
-    tsi_loop loop = { .ndim = labels->ndim,
-                      .operand_count = 3,
-                      .stride = { dy->stride, labels->stride, out->stride } };
-    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(labels, dy->stride, labels->stride, out->stride);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
-        double value = tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, loop.at[0]));
+        int64_t label = tsi_block_int(labels, loop.at[1]);
+        double value = tsi_block_real(dy, loop.at[0]);
         for (int64_t c = 0; c < out->extent[last]; c++)
-            tsi_store_real((ts_dtype)out->dtype,
-                           tsi_block_at(out, loop.at[2] + c * out->stride[last]),
-                           c == label ? value : 0.0);
+            tsi_block_set_real(out, loop.at[2] + c * out->stride[last], c == label ? value : 0.0);
     }
     return TS_OK;
 }
@@ -449,11 +421,9 @@ static void ceb_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t last = call->in[1].shape.ndim;
     for (int32_t d = 0; d < last; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = row[2] = row[3] = row[4] = TSI_S(d);
     }
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[0] = row[4] = TSI_S(last);
     tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 8 };
     tsi_rules_partials(rules, &linear);
@@ -464,23 +434,18 @@ static ts_status ceb_reference(const tsi_kernel_io *io)
     const tsi_block *x = &io->in[0].block, *labels = &io->in[1].block, *lse = &io->in[2].block,
                     *g = &io->in[3].block, *out = &io->out[0].block;
     int32_t last = x->ndim - 1;
-    tsi_loop loop = { .ndim = labels->ndim,
-                      .operand_count = 5,
-                      .stride = { x->stride, labels->stride, lse->stride, g->stride,
-                                  out->stride } };
-    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    tsi_loop loop =
+        TSI_LOOP(labels, x->stride, labels->stride, lse->stride, g->stride, out->stride);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        int64_t label = tsi_block_int(labels, loop.at[1]);
         if (io->in[0].region && label >= 0)
             label = tsi_span_list_find(&io->in[0].region->dim[last], label);
-        double base = tsi_load_real((ts_dtype)lse->dtype, tsi_block_at(lse, loop.at[2]));
-        double scale = tsi_load_real((ts_dtype)g->dtype, tsi_block_at(g, loop.at[3]));
+        double base = tsi_block_real(lse, loop.at[2]);
+        double scale = tsi_block_real(g, loop.at[3]);
         for (int64_t c = 0; c < x->extent[last]; c++) {
-            double v = tsi_load_real((ts_dtype)x->dtype,
-                                     tsi_block_at(x, loop.at[0] + c * x->stride[last]));
+            double v = tsi_block_real(x, loop.at[0] + c * x->stride[last]);
             double p = scale == 0.0 ? 0.0 : (exp(v - base) - (c == label ? 1.0 : 0.0)) * scale;
-            tsi_store_real((ts_dtype)out->dtype,
-                           tsi_block_at(out, loop.at[4] + c * out->stride[last]), p);
+            tsi_block_set_real(out, loop.at[4] + c * out->stride[last], p);
         }
     }
     return TS_OK;

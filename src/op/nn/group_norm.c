@@ -54,16 +54,13 @@ static ts_status group_infer(const tsi_op_call *call)
 static void group_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     tsi_role *out = row + call->input_count;
     row[0] = out[0] = out[1] = out[2] = TSI_S(0);
     for (int32_t d = 2; d < call->in[0].shape.ndim; d++) {
         row = tsi_rules_add_with(rules, 1, 0);
-        if (!row) return;
         row[0] = row[call->input_count] = TSI_S(d);
     }
     row = tsi_rules_add_with(rules, 2, 0); /* channels: groups may lie across the cut */
-    if (!row) return;
     row[0] = row[call->input_count] = TSI_S(1);
     for (int32_t i = 1; i < call->input_count; i++)
         if (call->in[i].dtype != TS_DTYPE_NONE) row[i] = TSI_S(0);
@@ -75,7 +72,7 @@ static double weight_at(const tsi_kernel_io *io, int32_t input, int64_t channel,
 {
     if (input >= io->input_count || io->in[input].global->dtype == TS_DTYPE_NONE) return otherwise;
     const tsi_block *w = &io->in[input].block;
-    return tsi_load_real((ts_dtype)w->dtype, tsi_block_at(w, channel * w->stride[0]));
+    return tsi_block_real(w, channel * w->stride[0]);
 }
 
 /* A loop over one group of one batch element; `base` receives the offsets of its first element. */
@@ -101,24 +98,23 @@ static void normalise_group(const tsi_kernel_io *io, int64_t n, int64_t group)
     tsi_loop loop = group_loop(io, n, group, base);
     double mean = 0, square = 0, count = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop), count += 1)
-        mean += tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, base[0] + loop.at[0]));
+        mean += tsi_block_real(x, base[0] + loop.at[0]);
     mean /= count;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        double d = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, base[0] + loop.at[0])) - mean;
+        double d = tsi_block_real(x, base[0] + loop.at[0]) - mean;
         square += d * d;
     }
     double scale = 1.0 / sqrt(square / count + a->eps);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        double v = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, base[0] + loop.at[0])) - mean;
+        double v = tsi_block_real(x, base[0] + loop.at[0]) - mean;
         int64_t channel = group * loop.extent[0] + loop.index[0];
-        tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, base[1] + loop.at[1]),
-                       v * scale * weight_at(io, 1, channel, 1.0) + weight_at(io, 2, channel, 0.0));
+        tsi_block_set_real(y, base[1] + loop.at[1],
+                           v * scale * weight_at(io, 1, channel, 1.0) +
+                               weight_at(io, 2, channel, 0.0));
     }
     const tsi_block *m = &io->out[1].block, *s = &io->out[2].block;
-    tsi_store_real((ts_dtype)m->dtype, tsi_block_at(m, n * m->stride[0] + group * m->stride[1]),
-                   mean);
-    tsi_store_real((ts_dtype)s->dtype, tsi_block_at(s, n * s->stride[0] + group * s->stride[1]),
-                   scale);
+    tsi_block_set_real(m, n * m->stride[0] + group * m->stride[1], mean);
+    tsi_block_set_real(s, n * s->stride[0] + group * s->stride[1], scale);
 }
 
 static ts_status group_reference(const tsi_kernel_io *io)

@@ -50,7 +50,6 @@ void tsi_halo_rules(const tsi_op_call *call, tsi_rules *rules)
     const tsi_halo_kind *kind = call->op->family;
     for (int32_t d = 2; d < call->in[kind->input].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add_with(rules, 1, TSI_RULE_PLAIN);
-        if (!row) return;
         row[kind->input] = TSI_S(d);
         if (kind->follows >= 0) row[kind->follows] = TSI_S(d);
         for (int32_t o = 0; o < call->output_count; o++)

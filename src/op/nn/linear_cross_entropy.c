@@ -52,12 +52,8 @@ static ts_status lce_infer(const tsi_op_call *call)
     const lce_attributes *a = call->attributes;
     const ts_shape *x = &call->in[X].shape, *w = &call->in[WEIGHT].shape,
                    *labels = &call->in[LABELS].shape;
-    bool fits =
-        w->ndim == 2 && x->ndim == labels->ndim + 1 && x->extent[x->ndim - 1] == w->extent[1];
-    for (int32_t d = 0; fits && d < labels->ndim; d++)
-        fits = x->extent[d] == labels->extent[d];
     char one[96], other[96], third[96];
-    if (!fits)
+    if (w->ndim != 2 || !tsi_shape_is_rows(labels, x) || x->extent[x->ndim - 1] != w->extent[1])
         return TSI_FAIL(
             TS_ERR_SHAPE,
             "linear_cross_entropy: takes rows [.., C], a weight [V, C] and labels [..], "
@@ -87,7 +83,6 @@ static void lce_rules(const tsi_op_call *call, tsi_rules *rules)
     bool gradients = ((const lce_attributes *)call->attributes)->gradients;
     for (int32_t d = 0; d < call->in[LABELS].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[X] = row[LABELS] = TSI_S(d);
         row[INPUTS + LOSS] = TSI_P(TS_REDUCE_SUM);
         if (!gradients) continue;
@@ -106,13 +101,7 @@ typedef struct plain { /* one row at a time, in double */
 
 static double at2(const tsi_block *b, int64_t i, int64_t j)
 {
-    return tsi_load_real((ts_dtype)b->dtype, tsi_block_at(b, i * b->stride[0] + j * b->stride[1]));
-}
-
-static void add_real(const tsi_block *b, int64_t at, double term)
-{
-    void *to = tsi_block_at(b, at);
-    tsi_store_real((ts_dtype)b->dtype, to, tsi_load_real((ts_dtype)b->dtype, to) + term);
+    return tsi_block_real(b, i * b->stride[0] + j * b->stride[1]);
 }
 
 /* The row's term of the loss; `row` is where its x begins. */
@@ -123,9 +112,7 @@ static double plain_term(const plain *l, int64_t row, int64_t label)
     for (int64_t v = 0; v < l->classes; v++) {
         l->p[v] = 0;
         for (int64_t c = 0; c < l->width; c++)
-            l->p[v] +=
-                at2(w, v, c) * tsi_load_real((ts_dtype)x->dtype,
-                                             tsi_block_at(x, row + c * x->stride[x->ndim - 1]));
+            l->p[v] += at2(w, v, c) * tsi_block_real(x, row + c * x->stride[x->ndim - 1]);
         if (l->p[v] > top) top = l->p[v];
         if (v == label) chosen = l->p[v];
     }
@@ -143,10 +130,9 @@ static void plain_gradients(const plain *l, int64_t x_at, int64_t dx_at)
     int32_t last = x->ndim - 1;
     for (int64_t v = 0; v < l->classes; v++)
         for (int64_t c = 0; c < l->width; c++) {
-            double value =
-                tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, x_at + c * x->stride[last]));
-            add_real(dx, dx_at + c * dx->stride[last], l->p[v] * at2(w, v, c));
-            add_real(dw, v * dw->stride[0] + c * dw->stride[1], l->p[v] * value);
+            double value = tsi_block_real(x, x_at + c * x->stride[last]);
+            tsi_block_add_real(dx, dx_at + c * dx->stride[last], l->p[v] * at2(w, v, c));
+            tsi_block_add_real(dw, v * dw->stride[0] + c * dw->stride[1], l->p[v] * value);
         }
 }
 
@@ -155,14 +141,11 @@ static ts_status plain_rows(const plain *l)
     const lce_attributes *a = l->io->attributes;
     const tsi_block *x = &l->io->in[X].block, *labels = &l->io->in[LABELS].block,
                     *dx = &l->io->out[DX].block;
-    tsi_loop loop = { .ndim = labels->ndim,
-                      .operand_count = 3,
-                      .stride = { x->stride, labels->stride,
-                                  a->gradients ? dx->stride : labels->stride } };
-    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    tsi_loop loop =
+        TSI_LOOP(labels, x->stride, labels->stride, a->gradients ? dx->stride : labels->stride);
     double total = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        int64_t label = tsi_block_int(labels, loop.at[1]);
         if (label == a->ignore_index) continue;
         if (label < 0 || label >= l->classes)
             return TSI_FAIL(TS_ERR_ARG,
@@ -185,8 +168,7 @@ static ts_status lce_reference(const tsi_kernel_io *io)
     for (int32_t o = DX; o < OUTPUTS; o++) {
         tsi_loop loop = tsi_loop_over(&io->out[o].block);
         for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
-            tsi_store_real((ts_dtype)io->out[o].block.dtype,
-                           tsi_block_at(&io->out[o].block, loop.at[0]), 0);
+            tsi_block_set_real(&io->out[o].block, loop.at[0], 0);
     }
     ts_status status = plain_rows(&l);
     tsi_free(l.p);

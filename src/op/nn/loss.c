@@ -43,11 +43,8 @@ static ts_status loss_infer(const tsi_op_call *call)
 {
     const tsi_loss_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
-    bool same = x->ndim == y->ndim;
-    for (int32_t d = 0; same && d < x->ndim; d++)
-        same = x->extent[d] == y->extent[d];
     char one[96], other[96];
-    if (!same)
+    if (!tsi_shape_same(x, y))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: a target of shape %s does not fit an input of shape %s",
                         call->op->name, tsi_shape_text(y, other, sizeof other),
                         tsi_shape_text(x, one, sizeof one));
@@ -69,7 +66,6 @@ static void loss_rules(const tsi_op_call *call, tsi_rules *rules)
     const tsi_loss_attributes *a = call->attributes;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = TSI_S(d);
         row[2] = a->reduction == NONE ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     }
@@ -96,17 +92,13 @@ static ts_status loss_reference(const tsi_kernel_io *io)
     const tsi_block *x = &io->in[0].block, *target = &io->in[1].block, *out = &io->out[0].block;
     static const int64_t still[TS_NDIM_MAX];
     bool each = a->reduction == NONE;
-    tsi_loop loop = { .ndim = x->ndim,
-                      .operand_count = 3,
-                      .stride = { x->stride, target->stride, each ? out->stride : still } };
-    memcpy(loop.extent, x->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(x, x->stride, target->stride, each ? out->stride : still);
     double total = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         double term =
-            kind->term(tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[0])),
-                       tsi_load_real((ts_dtype)target->dtype, tsi_block_at(target, loop.at[1])), a);
+            kind->term(tsi_block_real(x, loop.at[0]), tsi_block_real(target, loop.at[1]), a);
         total += term;
-        if (each) tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loop.at[2]), term);
+        if (each) tsi_block_set_real(out, loop.at[2], term);
     }
     if (!each)
         tsi_store_real((ts_dtype)out->dtype, out->data,
@@ -351,37 +343,15 @@ static ts_tensor *loss(const tsi_op_desc *op, ts_tensor *x, ts_tensor *target,
     return tsi_op_make(op, in, 2, &a);
 }
 
-ts_tensor *(ts_mse_loss)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
-{
-    return loss(&tsi_op_mse_loss, x, target, options);
-}
-
-ts_tensor *(ts_l1_loss)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
-{
-    return loss(&tsi_op_l1_loss, x, target, options);
-}
-
-ts_tensor *(ts_bce)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
-{
-    return loss(&tsi_op_bce, x, target, options);
-}
-
-ts_tensor *(ts_kl_div)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
-{
-    return loss(&tsi_op_kl_div, x, target, options);
-}
-
-ts_tensor *(ts_bce_with_logits)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
-{
-    return loss(&tsi_op_bce_with_logits, x, target, options);
-}
-
-ts_tensor *(ts_smooth_l1_loss)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
-{
-    return loss(&tsi_op_smooth_l1_loss, x, target, options);
-}
-
-ts_tensor *(ts_huber_loss)(ts_tensor *x, ts_tensor *target, const ts_loss_options *options)
-{
-    return loss(&tsi_op_huber_loss, x, target, options);
-}
+#define MAKER(name)                                                                                \
+    ts_tensor *(ts_##name)(ts_tensor * x, ts_tensor * target, const ts_loss_options *options)      \
+    {                                                                                              \
+        return loss(&tsi_op_##name, x, target, options);                                           \
+    }
+MAKER(mse_loss)
+MAKER(l1_loss)
+MAKER(bce)
+MAKER(kl_div)
+MAKER(bce_with_logits)
+MAKER(smooth_l1_loss)
+MAKER(huber_loss)

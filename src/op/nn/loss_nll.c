@@ -40,11 +40,8 @@ static ts_status nll_infer(const tsi_op_call *call)
 {
     const nll_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *labels = &call->in[1].shape;
-    bool fits = x->ndim == labels->ndim + 1;
-    for (int32_t d = 0; fits && d < labels->ndim; d++)
-        fits = x->extent[d] == labels->extent[d];
     char one[96], other[96];
-    if (!fits)
+    if (!tsi_shape_is_rows(labels, x))
         return TSI_FAIL(TS_ERR_SHAPE, "nll_loss: labels of shape %s do not fit inputs of shape %s",
                         tsi_shape_text(labels, other, sizeof other),
                         tsi_shape_text(x, one, sizeof one));
@@ -67,7 +64,6 @@ static void class_rules(tsi_rules *rules, int32_t last, bool weighed, bool mean)
     int32_t out = weighed ? 3 : 2;
     for (int32_t cut = 1; cut <= (weighed && !mean ? 3 : 1); cut++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         if (cut & 1) row[0] = TSI_S(last);
         if (cut & 2) row[2] = TSI_S(0);
         row[out] = TSI_P(TS_REDUCE_SUM);
@@ -81,7 +77,6 @@ static void nll_rules(const tsi_op_call *call, tsi_rules *rules)
     bool weighed = out == 3, mean = a->reduction == 0;
     for (int32_t d = 0; d < last; d++) {
         tsi_role *row = tsi_rules_add_with(rules, mean ? 1 : 0, 0);
-        if (!row) return;
         row[0] = row[1] = TSI_S(d);
         row[out] = a->reduction == 2 ? TSI_S(d) : TSI_P(TS_REDUCE_SUM);
     }
@@ -96,8 +91,7 @@ static double held_of(const tsi_operand *x, int32_t dim, int64_t at, int64_t lab
 {
     if (x->region) label = tsi_span_list_find(&x->region->dim[dim], label);
     if (label < 0) return 0;
-    return tsi_load_real((ts_dtype)x->block.dtype,
-                         tsi_block_at(&x->block, at + label * x->block.stride[dim]));
+    return tsi_block_real(&x->block, at + label * x->block.stride[dim]);
 }
 
 static ts_status nll_reference(const tsi_kernel_io *io)
@@ -108,14 +102,11 @@ static ts_status nll_reference(const tsi_kernel_io *io)
     static const int64_t still[TS_NDIM_MAX];
     int32_t last = x->block.ndim - 1;
     int64_t classes = x->global->shape.extent[last];
-    tsi_loop loop = { .ndim = labels->ndim,
-                      .operand_count = 3,
-                      .stride = { x->block.stride, labels->stride,
-                                  a->reduction == 2 ? out->stride : still } };
-    memcpy(loop.extent, labels->extent, sizeof loop.extent);
+    tsi_loop loop =
+        TSI_LOOP(labels, x->block.stride, labels->stride, a->reduction == 2 ? out->stride : still);
     double total = 0, weighed = 0;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t label = tsi_load_int((ts_dtype)labels->dtype, tsi_block_at(labels, loop.at[1]));
+        int64_t label = tsi_block_int(labels, loop.at[1]);
         bool counts = label != a->ignore_index;
         if (counts && (label < 0 || label >= classes))
             return TSI_FAIL(TS_ERR_ARG, "nll_loss: label %lld is out of range for %lld classes",
@@ -124,8 +115,7 @@ static ts_status nll_reference(const tsi_kernel_io *io)
         double term = counts ? -weighs * held_of(x, last, loop.at[0], label) : 0;
         total += term;
         weighed += weighs;
-        if (a->reduction == 2)
-            tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loop.at[2]), term);
+        if (a->reduction == 2) tsi_block_set_real(out, loop.at[2], term);
     }
     if (a->reduction == 0) total /= weighed; /* nothing counts: not a number */
     if (a->reduction != 2) tsi_store_real((ts_dtype)out->dtype, out->data, total);

@@ -89,10 +89,9 @@ static void parameter_rules(const tsi_op_call *call, tsi_rules *rules)
     const ts_reduce kinds[] = { TS_REDUCE_SUM, TS_REDUCE_AVG, TS_REDUCE_MIN, TS_REDUCE_MAX };
     int32_t y = call->input_count;
     for (int k = 0; k < 4; k++) {
-        tsi_role p = TSI_P(kinds[k]), *row = NULL;
         bool extreme = kinds[k] == TS_REDUCE_MIN || kinds[k] == TS_REDUCE_MAX;
         if (extreme && call->input_count < 3) return;
-        if (!(row = tsi_rules_add(rules))) return;
+        tsi_role p = TSI_P(kinds[k]), *row = tsi_rules_add(rules);
         if (!extreme && row[1] != TSI_ROLE_NONE) row[1] = p;
         if (call->input_count > 2 && row[2] != TSI_ROLE_NONE) row[2] = p;
         row[y] = p;
@@ -105,7 +104,6 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t first = first_inner(&call->in[0], call->attributes);
     for (int32_t d = 0; d < first; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_S(d);
         for (int32_t o = 0; o < call->output_count; o++)
             row[call->input_count + o] = TSI_S(d);
@@ -113,7 +111,6 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t d = first; d < call->in[0].shape.ndim;
          d++) { /* a normalized dim: statistics are reduced */
         tsi_role *row = tsi_rules_add_with(rules, 1, 0);
-        if (!row) return;
         row[0] = row[call->input_count] = TSI_S(d);
         for (int32_t i = 1; i < call->input_count; i++)
             if (row[i] != TSI_ROLE_NONE) row[i] = TSI_S(d - first);
@@ -122,7 +119,6 @@ static void norm_rules(const tsi_op_call *call, tsi_rules *rules)
     if (parameters) parameter_rules(call, rules);
     for (int32_t d = first; parameters && d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add_with(rules, 2, 0); /* whole rows, cut parameters */
-        if (!row) return;
         row[call->input_count] = TSI_S(d);
         for (int32_t i = 1; i < call->input_count; i++)
             if (row[i] != TSI_ROLE_NONE) row[i] = TSI_S(d - first);
@@ -141,12 +137,12 @@ static row_moments moments_of(const tsi_block *x, int64_t at, tsi_loop *inner, b
     double sum = 0, squares = 0;
     int64_t n = 0;
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner), n++) {
-        double v = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + inner->at[0]));
+        double v = tsi_block_real(x, at + inner->at[0]);
         sum += v;
     }
     row_moments m = { centred ? sum / (double)n : 0.0, 0.0 };
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner)) {
-        double v = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, at + inner->at[0])) - m.mean;
+        double v = tsi_block_real(x, at + inner->at[0]) - m.mean;
         squares += v * v;
     }
     m.scale = 1.0 / sqrt(squares / (double)n + eps);
@@ -161,7 +157,7 @@ static double parameter_at(const tsi_kernel_io *io, int32_t input, const tsi_loo
     int64_t at = 0;
     for (int32_t d = 0; d < p->ndim; d++)
         at += inner->index[d] * p->stride[d];
-    return tsi_load_real((ts_dtype)p->dtype, tsi_block_at(p, at));
+    return tsi_block_real(p, at);
 }
 
 static ts_status norm_reference(const tsi_kernel_io *io)
@@ -178,19 +174,15 @@ static ts_status norm_reference(const tsi_kernel_io *io)
     for (tsi_loop_begin(&out.outer); more;
          more = tsi_loop_next(&in.outer), tsi_loop_next(&out.outer)) {
         row_moments m = moments_of(x, in.outer.at[0], &in.inner, centred, a->eps);
-        tsi_store_real((ts_dtype)scale->dtype, tsi_block_at(scale, in.outer.at[1]), m.scale);
-        if (centred)
-            tsi_store_real((ts_dtype)io->out[1].block.dtype,
-                           tsi_block_at(&io->out[1].block, out.outer.at[1]), m.mean);
+        tsi_block_set_real(scale, in.outer.at[1], m.scale);
+        if (centred) tsi_block_set_real(&io->out[1].block, out.outer.at[1], m.mean);
         bool next = tsi_loop_begin(&in.inner);
         for (tsi_loop_begin(&out.inner); next;
              next = tsi_loop_next(&in.inner), tsi_loop_next(&out.inner)) {
-            double v =
-                tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, in.outer.at[0] + in.inner.at[0]));
+            double v = tsi_block_real(x, in.outer.at[0] + in.inner.at[0]);
             v = (v - m.mean) * m.scale * parameter_at(io, 1, &in.inner, 1.0) +
                 parameter_at(io, 2, &in.inner, 0.0);
-            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, out.outer.at[0] + out.inner.at[0]),
-                           v);
+            tsi_block_set_real(y, out.outer.at[0] + out.inner.at[0], v);
         }
     }
     return TS_OK;

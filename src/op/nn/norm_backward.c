@@ -24,14 +24,6 @@ static bool is_layer(const tsi_op_desc *op)
     return op == &tsi_op_layer_norm_backward;
 }
 
-static bool same_shape(const ts_shape *a, const ts_shape *b)
-{
-    bool same = a->ndim == b->ndim;
-    for (int32_t d = 0; same && d < a->ndim; d++)
-        same = a->extent[d] == b->extent[d];
-    return same;
-}
-
 static ts_status back_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
                                 void *attributes)
 {
@@ -48,13 +40,13 @@ static ts_status back_infer(const tsi_op_call *call)
 {
     const ts_shape *x = &call->in[X].shape, *w = &call->in[WEIGHT].shape;
     int32_t first = x->ndim - w->ndim;
-    bool fits = first >= 0 && w->ndim > 0 && same_shape(x, &call->in[DY].shape);
+    bool fits = first >= 0 && w->ndim > 0 && tsi_shape_same(x, &call->in[DY].shape);
     for (int32_t d = 0; fits && d < w->ndim; d++)
         fits = w->extent[d] == x->extent[first + d];
     uint32_t inner = fits ? ((1u << x->ndim) - 1) & ~((1u << first) - 1) : 0;
     ts_shape rows = tsi_shape_reduce(x, inner, true);
     for (int32_t i = SCALE; fits && i < call->input_count; i++)
-        fits = same_shape(&rows, &call->in[i].shape);
+        fits = tsi_shape_same(&rows, &call->in[i].shape);
     char text[96], other[96];
     if (!fits)
         return TSI_FAIL(TS_ERR_SHAPE, "%s: x has shape %s, the weight %s; dy or the moments differ",
@@ -77,7 +69,6 @@ static void back_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t n = call->input_count, first = call->in[X].shape.ndim - call->in[WEIGHT].shape.ndim;
     for (int32_t d = 0; d < first; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[DY] = row[X] = row[SCALE] = row[n] = TSI_S(d);
         if (n > MEAN) row[MEAN] = TSI_S(d);
         for (int32_t o = 1; o < call->output_count; o++)
@@ -85,7 +76,6 @@ static void back_rules(const tsi_op_call *call, tsi_rules *rules)
     }
     for (int32_t d = first; d < call->in[X].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add_with(rules, 1, 0);
-        if (!row) return;
         row[DY] = row[X] = row[n] = TSI_S(d);
         row[WEIGHT] = TSI_S(d - first);
         for (int32_t o = 1; o < call->output_count; o++)
@@ -97,41 +87,30 @@ static void back_rules(const tsi_op_call *call, tsi_rules *rules)
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-static double at(const tsi_block *block, int64_t offset)
-{
-    return tsi_load_real((ts_dtype)block->dtype, tsi_block_at(block, offset));
-}
-
-static void add_at(const tsi_block *block, int64_t offset, double value)
-{
-    void *to = tsi_block_at(block, offset);
-    tsi_store_real((ts_dtype)block->dtype, to, tsi_load_real((ts_dtype)block->dtype, to) + value);
-}
-
 /* One row: outer has the places of dy, x, dx, scale and mean; inner those of dy, x, dx, weight, dw
  * and db. */
 static void back_row(const tsi_kernel_io *io, const tsi_loop *outer, tsi_loop *inner)
 {
     const tsi_block *dy = &io->in[DY].block, *x = &io->in[X].block, *w = &io->in[WEIGHT].block;
     bool layer = is_layer(io->op);
-    double scale = at(&io->in[SCALE].block, outer->at[3]), sum = 0, product = 0;
-    double mean = layer ? at(&io->in[MEAN].block, outer->at[4]) : 0.0;
+    double scale = tsi_block_real(&io->in[SCALE].block, outer->at[3]), sum = 0, product = 0;
+    double mean = layer ? tsi_block_real(&io->in[MEAN].block, outer->at[4]) : 0.0;
     int64_t n = 0;
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner), n++) {
-        double g = at(dy, outer->at[0] + inner->at[0]) * at(w, inner->at[3]);
+        double g =
+            tsi_block_real(dy, outer->at[0] + inner->at[0]) * tsi_block_real(w, inner->at[3]);
         sum += g;
-        product += g * (at(x, outer->at[1] + inner->at[1]) - mean) * scale;
+        product += g * (tsi_block_real(x, outer->at[1] + inner->at[1]) - mean) * scale;
     }
     sum = layer ? sum / (double)n : 0.0;
     product /= (double)n;
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner)) {
-        double d = at(dy, outer->at[0] + inner->at[0]);
-        double v = (at(x, outer->at[1] + inner->at[1]) - mean) * scale;
-        tsi_store_real((ts_dtype)io->out[0].block.dtype,
-                       tsi_block_at(&io->out[0].block, outer->at[2] + inner->at[2]),
-                       scale * (d * at(w, inner->at[3]) - sum - v * product));
-        add_at(&io->out[1].block, inner->at[4], d * v);
-        if (layer) add_at(&io->out[2].block, inner->at[5], d);
+        double d = tsi_block_real(dy, outer->at[0] + inner->at[0]);
+        double v = (tsi_block_real(x, outer->at[1] + inner->at[1]) - mean) * scale;
+        tsi_block_set_real(&io->out[0].block, outer->at[2] + inner->at[2],
+                           scale * (d * tsi_block_real(w, inner->at[3]) - sum - v * product));
+        tsi_block_add_real(&io->out[1].block, inner->at[4], d * v);
+        if (layer) tsi_block_add_real(&io->out[2].block, inner->at[5], d);
     }
 }
 

@@ -21,22 +21,6 @@ static const tsi_attribute backward_table[] = {
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static ts_status spread(const tsi_op_desc *op, const char *name, tsi_dims *dims, int32_t places,
-                        int64_t least)
-{
-    if (dims->count != 1 && dims->count != places)
-        return TSI_FAIL(TS_ERR_ARG, "%s: %d numbers of %s do not fit %d place dims", op->name,
-                        (int)dims->count, name, (int)places);
-    for (int32_t i = 1; dims->count == 1 && i < places; i++)
-        dims->value[i] = dims->value[0];
-    dims->count = places;
-    for (int32_t i = 0; i < places; i++)
-        if (dims->value[i] < least || dims->value[i] > INT32_MAX)
-            return TSI_FAIL(TS_ERR_ARG, "%s: a %s of %lld has no meaning", op->name, name,
-                            (long long)dims->value[i]);
-    return TS_OK;
-}
-
 static ts_status pool_normalise(const tsi_op_desc *op, const ts_meta *in, int32_t count,
                                 void *attributes)
 {
@@ -47,10 +31,10 @@ static ts_status pool_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
     if (places < 1 || places > 3)
         return TSI_FAIL(TS_ERR_SHAPE, "%s: takes a batch, channels and 1 to 3 place dims, not %s",
                         op->name, tsi_shape_text(&in[0].shape, text, sizeof text));
-    TSI_TRY(spread(op, "kernel_size", &a->kernel_size, places, 1));
+    TSI_TRY(tsi_dims_spread(op->name, "kernel_size", &a->kernel_size, places, 1));
     if (a->stride.count <= 0) a->stride = a->kernel_size;
-    TSI_TRY(spread(op, "stride", &a->stride, places, 1));
-    TSI_TRY(spread(op, "padding", &a->padding, places, 0));
+    TSI_TRY(tsi_dims_spread(op->name, "stride", &a->stride, places, 1));
+    TSI_TRY(tsi_dims_spread(op->name, "padding", &a->padding, places, 0));
     for (int32_t i = 0; i < places; i++)
         if (2 * a->padding.value[i] > a->kernel_size.value[i])
             return TSI_FAIL(TS_ERR_ARG, "%s: a padding of %lld is more than half a window of %lld",
@@ -172,12 +156,12 @@ static ts_status max_reference(const tsi_kernel_io *io)
         for (bool next = tsi_loop_begin(&kernel); next; next = tsi_loop_next(&kernel)) {
             window w;
             if (!place_of(&both, loop.index, kernel.index, &w)) continue;
-            double value = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, w.at));
+            double value = tsi_block_real(x, w.at);
             if (best >= 0 && !(value > top) && !(isnan(value) && !isnan(top))) continue;
             top = value;
             best = w.index;
         }
-        tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[0]), top);
+        tsi_block_set_real(y, loop.at[0], top);
         tsi_store_int(TS_DTYPE_I64, tsi_block_at(index, loop.at[1]), best);
     }
     return TS_OK;
@@ -193,9 +177,8 @@ static ts_status avg_reference(const tsi_kernel_io *io)
         double sum = 0;
         window w;
         for (bool next = tsi_loop_begin(&kernel); next; next = tsi_loop_next(&kernel))
-            if (place_of(&both, loop.index, kernel.index, &w))
-                sum += tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, w.at));
-        tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[0]), sum / window_size(a));
+            if (place_of(&both, loop.index, kernel.index, &w)) sum += tsi_block_real(x, w.at);
+        tsi_block_set_real(y, loop.at[0], sum / window_size(a));
     }
     return TS_OK;
 }
@@ -214,8 +197,7 @@ static ts_status max_grad(const tsi_grad_io *io)
         flat.extent[2] *= y.extent[d];
     }
     ts_tensor *dy = ts_reshape(io->out_grad[0], flat), *at = ts_reshape(io->out[1], flat);
-    io->in_grad[0] = ts_reshape(ts_gather_backward(dy, 2, at, places), *x);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_reshape(ts_gather_backward(dy, 2, at, places), *x));
 }
 
 static ts_status avg_grad(const tsi_grad_io *io)
@@ -223,8 +205,7 @@ static ts_status avg_grad(const tsi_grad_io *io)
     tsi_pool_attributes a = *(const tsi_pool_attributes *)io->attributes;
     a.shape.count = io->in_meta[0].shape.ndim;
     memcpy(a.shape.value, io->in_meta[0].shape.extent, sizeof a.shape.value);
-    io->in_grad[0] = tsi_op_make(&tsi_op_avg_pool_backward, io->out_grad, 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_avg_pool_backward, io->out_grad, 1, &a));
 }
 
 static ts_status backward_infer(const tsi_op_call *call)
@@ -254,15 +235,13 @@ static ts_status backward_reference(const tsi_kernel_io *io)
     sides both = sides_of(a, &io->out[0], &io->in[0]);
     tsi_loop all = tsi_loop_over(dx), loop = tsi_loop_over(dy), kernel = kernel_loop(a);
     for (bool more = tsi_loop_begin(&all); more; more = tsi_loop_next(&all))
-        tsi_store_real((ts_dtype)dx->dtype, tsi_block_at(dx, all.at[0]), 0.0);
+        tsi_block_set_real(dx, all.at[0], 0.0);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        double share =
-            tsi_load_real((ts_dtype)dy->dtype, tsi_block_at(dy, loop.at[0])) / window_size(a);
+        double share = tsi_block_real(dy, loop.at[0]) / window_size(a);
         for (bool next = tsi_loop_begin(&kernel); next; next = tsi_loop_next(&kernel)) {
             window w;
             if (!place_of(&both, loop.index, kernel.index, &w)) continue;
-            void *to = tsi_block_at(dx, w.at);
-            tsi_store_real((ts_dtype)dx->dtype, to, tsi_load_real((ts_dtype)dx->dtype, to) + share);
+            tsi_block_add_real(dx, w.at, share);
         }
     }
     return TS_OK;

@@ -31,7 +31,6 @@ static void rope_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     for (int32_t d = 0; d + 1 < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[2] = TSI_S(d);
     }
     tsi_traits linear = { .flow = TSI_LINEAR_EACH, .linear_in = 1 };
@@ -51,21 +50,13 @@ static ts_status rope_reference(const tsi_kernel_io *io)
         if (io->in[0].region)
             position = tsi_span_list_at(&io->in[0].region->dim[sequence], position);
         for (int64_t i = 0; i < half; i++) {
-            double c = tsi_load_real(
-                (ts_dtype)table->dtype,
-                tsi_block_at(table, position * table->stride[0] + i * table->stride[1]));
-            double s = sign * tsi_load_real((ts_dtype)table->dtype,
-                                            tsi_block_at(table, position * table->stride[0] +
-                                                                    (half + i) * table->stride[1]));
-            double a = tsi_load_real((ts_dtype)x->dtype,
-                                     tsi_block_at(x, loop.at[0] + i * x->stride[last]));
-            double b = tsi_load_real((ts_dtype)x->dtype,
-                                     tsi_block_at(x, loop.at[0] + (half + i) * x->stride[last]));
-            tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[1] + i * y->stride[last]),
-                           a * c - b * s);
-            tsi_store_real((ts_dtype)y->dtype,
-                           tsi_block_at(y, loop.at[1] + (half + i) * y->stride[last]),
-                           b * c + a * s);
+            double c = tsi_block_real(table, position * table->stride[0] + i * table->stride[1]);
+            double s = sign * tsi_block_real(table, position * table->stride[0] +
+                                                        (half + i) * table->stride[1]);
+            double a = tsi_block_real(x, loop.at[0] + i * x->stride[last]);
+            double b = tsi_block_real(x, loop.at[0] + (half + i) * x->stride[last]);
+            tsi_block_set_real(y, loop.at[1] + i * y->stride[last], a * c - b * s);
+            tsi_block_set_real(y, loop.at[1] + (half + i) * y->stride[last], b * c + a * s);
         }
     }
     return TS_OK;

@@ -45,7 +45,6 @@ static void softmax_rules(const tsi_op_call *call, tsi_rules *rules)
     if (call->in[0].shape.ndim == 0) return;
     bool empty = call->in[0].shape.extent[own] == 0; /* then there is nothing to agree on */
     tsi_role *row = tsi_rules_add_with(rules, empty ? 0 : 1, 0);
-    if (!row) return;
     row[0] = row[1] = TSI_S(own);
 }
 
@@ -57,16 +56,13 @@ static double row_sum(const tsi_block *in, const tsi_reduce_loops *at, tsi_loop 
 {
     double top = -INFINITY, sum = 0;
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner)) {
-        double x =
-            tsi_load_real((ts_dtype)in->dtype, tsi_block_at(in, at->outer.at[0] + inner->at[0]));
+        double x = tsi_block_real(in, at->outer.at[0] + inner->at[0]);
         if (x > top || isnan(x)) top = x;
     }
     *largest = top;
     if (isinf(top) && top < 0) top = 0;
     for (bool more = tsi_loop_begin(inner); more; more = tsi_loop_next(inner))
-        sum += exp(
-            tsi_load_real((ts_dtype)in->dtype, tsi_block_at(in, at->outer.at[0] + inner->at[0])) -
-            top);
+        sum += exp(tsi_block_real(in, at->outer.at[0] + inner->at[0]) - top);
     return sum;
 }
 
@@ -86,12 +82,9 @@ static ts_status softmax_reference(const tsi_kernel_io *io)
         bool next = tsi_loop_begin(&loops.inner);
         for (tsi_loop_begin(&places.inner); next;
              next = tsi_loop_next(&loops.inner), tsi_loop_next(&places.inner)) {
-            double x = tsi_load_real((ts_dtype)in->dtype,
-                                     tsi_block_at(in, loops.outer.at[0] + loops.inner.at[0])) -
-                       top;
-            tsi_store_real((ts_dtype)out->dtype,
-                           tsi_block_at(out, places.outer.at[0] + places.inner.at[0]),
-                           logs ? x - log(sum) : exp(x) / sum);
+            double x = tsi_block_real(in, loops.outer.at[0] + loops.inner.at[0]) - top;
+            tsi_block_set_real(out, places.outer.at[0] + places.inner.at[0],
+                               logs ? x - log(sum) : exp(x) / sum);
         }
     }
     return TS_OK;
@@ -127,15 +120,13 @@ static const tsi_algorithm two_phases[] = { { "two-phase", two_phase, two_phase_
 static ts_status softmax_grad(const tsi_grad_io *io)
 {
     int64_t dim = ((const tsi_softmax_attributes *)io->attributes)->dim;
-    io->in_grad[0] = ts_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim));
 }
 
 static ts_status log_softmax_grad(const tsi_grad_io *io)
 {
     int64_t dim = ((const tsi_softmax_attributes *)io->attributes)->dim;
-    io->in_grad[0] = ts_log_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_log_softmax_backward(io->out_grad[0], io->out[0], (int32_t)dim));
 }
 
 static bool sample_softmax(tsi_sample *s)
@@ -187,7 +178,6 @@ static void logsumexp_rules(const tsi_op_call *call, tsi_rules *rules)
         bool gone = mask >> d & 1;
         bool empty = ts_shape_count(&call->in[0].shape) == 0; /* nothing to agree on: -inf */
         tsi_role *row = tsi_rules_add_with(rules, gone && !empty ? 1 : 0, 0);
-        if (!row) return;
         row[0] = TSI_S(d);
         if (!gone) row[1] = TSI_S(a->keepdim ? d : kept++);
     }
@@ -202,7 +192,7 @@ static ts_status logsumexp_reference(const tsi_kernel_io *io)
     for (bool more = tsi_loop_begin(&loops.outer); more; more = tsi_loop_next(&loops.outer)) {
         double top, sum = row_sum(in, &loops, &loops.inner, &top);
         double y = isinf(top) ? top : top + log(sum); /* an infinite one outweighs the others */
-        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loops.outer.at[1]), y);
+        tsi_block_set_real(out, loops.outer.at[1], y);
     }
     return TS_OK;
 }
@@ -237,8 +227,7 @@ static ts_status logsumexp_grad(const tsi_grad_io *io)
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], a);
     ts_tensor *weight = ts_exp(ts_masked_fill(ts_sub(x, y), ts_eq(x, y), 0.0));
     weight = ts_div(weight, ts_sum(weight, a->dims.value, a->dims.count, 1));
-    io->in_grad[0] = ts_mul(dy, weight);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_mul(dy, weight));
 }
 
 const tsi_op_desc tsi_op_logsumexp = {

@@ -26,11 +26,8 @@ static ts_status back_normalise(const tsi_op_desc *op, const ts_meta *in, int32_
 static ts_status back_infer(const tsi_op_call *call)
 {
     const ts_shape *dy = &call->in[0].shape, *y = &call->in[1].shape;
-    bool same = dy->ndim == y->ndim;
-    for (int32_t d = 0; same && d < y->ndim; d++)
-        same = dy->extent[d] == y->extent[d];
     char a[96], b[96];
-    if (!same)
+    if (!tsi_shape_same(dy, y))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: dy has shape %s, y %s", call->op->name,
                         tsi_shape_text(dy, a, sizeof a), tsi_shape_text(y, b, sizeof b));
     ts_dtype dtype = tsi_dtype_promote((ts_dtype)call->in[0].dtype, (ts_dtype)call->in[1].dtype);
@@ -51,16 +48,10 @@ static void back_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_partials(rules, &linear);
     if (shape->ndim == 0) return;
     tsi_role *row = tsi_rules_add_with(rules, shape->extent[own] == 0 ? 0 : 1, 0);
-    if (!row) return;
     row[0] = row[1] = row[2] = TSI_S(own);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
-
-static double at(const tsi_block *block, int64_t offset)
-{
-    return tsi_load_real((ts_dtype)block->dtype, tsi_block_at(block, offset));
-}
 
 static void back_row(const tsi_kernel_io *io, const tsi_loop *loop, int64_t length,
                      const int64_t *step)
@@ -69,11 +60,12 @@ static void back_row(const tsi_kernel_io *io, const tsi_loop *loop, int64_t leng
     bool logs = io->op == &tsi_op_log_softmax_backward;
     double sum = 0;
     for (int64_t i = 0; i < length; i++)
-        sum += at(dy, loop->at[0] + i * step[0]) * (logs ? 1.0 : at(y, loop->at[1] + i * step[1]));
+        sum += tsi_block_real(dy, loop->at[0] + i * step[0]) *
+               (logs ? 1.0 : tsi_block_real(y, loop->at[1] + i * step[1]));
     for (int64_t i = 0; i < length; i++) {
-        double g = at(dy, loop->at[0] + i * step[0]), v = at(y, loop->at[1] + i * step[1]);
-        tsi_store_real((ts_dtype)dx->dtype, tsi_block_at(dx, loop->at[2] + i * step[2]),
-                       logs ? g - exp(v) * sum : v * (g - sum));
+        double g = tsi_block_real(dy, loop->at[0] + i * step[0]),
+               v = tsi_block_real(y, loop->at[1] + i * step[1]);
+        tsi_block_set_real(dx, loop->at[2] + i * step[2], logs ? g - exp(v) * sum : v * (g - sum));
     }
 }
 
@@ -82,10 +74,7 @@ static ts_status back_reference(const tsi_kernel_io *io)
     const tsi_block *dy = &io->in[0].block, *y = &io->in[1].block, *dx = &io->out[0].block;
     int32_t own = (int32_t)((const tsi_softmax_attributes *)io->attributes)->dim;
     int64_t length = y->ndim ? y->extent[own] : 1, step[3] = { 0 };
-    tsi_loop loop = { .ndim = y->ndim,
-                      .operand_count = 3,
-                      .stride = { dy->stride, y->stride, dx->stride } };
-    memcpy(loop.extent, y->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(y, dy->stride, y->stride, dx->stride);
     if (y->ndim) {
         loop.extent[own] = length > 0;
         step[0] = dy->stride[own];

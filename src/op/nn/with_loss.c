@@ -30,7 +30,6 @@ static void with_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t d = -1; d < call->in[0].shape.ndim; d++)
         for (int i = 0; i < 2; i++) {
             tsi_role *row = tsi_rules_add(rules);
-            if (!row) return;
             row[0] = row[2] = d < 0 ? TSI_ROLE_R : TSI_S(d);
             row[1] = losses[i];
         }

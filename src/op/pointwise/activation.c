@@ -8,18 +8,14 @@
 
 #include "op/pointwise/unary.h"
 
-typedef struct number_attributes {
-    double number;
-} number_attributes;
 typedef struct threshold_attributes {
     ts_number threshold, value;
 } threshold_attributes;
 
-static const tsi_attribute alpha_table[] = {
-    TSI_ATTR(number_attributes, number, REAL, "alpha", "1"), { 0 }
-};
+static const tsi_attribute alpha_table[] = { TSI_ATTR(tsi_unary_number, number, REAL, "alpha", "1"),
+                                             { 0 } };
 static const tsi_attribute lambd_table[] = {
-    TSI_ATTR(number_attributes, number, REAL, "lambd", "0.5"), { 0 }
+    TSI_ATTR(tsi_unary_number, number, REAL, "lambd", "0.5"), { 0 }
 };
 static const tsi_attribute threshold_table[] = {
     TSI_ATTR(threshold_attributes, threshold, NUMBER, "threshold", NULL),
@@ -28,11 +24,6 @@ static const tsi_attribute threshold_table[] = {
 };
 
 static const double selu_scale = 1.0507009873554805, selu_alpha = 1.6732632423543772;
-
-static double number_of(const void *attributes)
-{
-    return ((const number_attributes *)attributes)->number;
-}
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
@@ -57,12 +48,12 @@ static double real_mish(const double *x, const void *a)
 }
 
 TSI_REAL(selu, (x[0] > 0 ? x[0] : selu_alpha * expm1(x[0])) * selu_scale)
-TSI_REAL(celu, x[0] > 0 ? x[0] : number_of(a) * expm1(x[0] / number_of(a)))
-TSI_REAL(hardshrink, fabs(x[0]) <= number_of(a) ? 0 : x[0])
+TSI_REAL(celu, x[0] > 0 ? x[0] : tsi_unary_number_of(a) * expm1(x[0] / tsi_unary_number_of(a)))
+TSI_REAL(hardshrink, fabs(x[0]) <= tsi_unary_number_of(a) ? 0 : x[0])
 
 static double real_softshrink(const double *x, const void *a)
 {
-    double lambd = number_of(a);
+    double lambd = tsi_unary_number_of(a);
     return *x > lambd ? *x - lambd : *x < -lambd ? *x + lambd : *x * 0;
 }
 
@@ -87,25 +78,17 @@ static ts_dtype threshold_dtype(const void *attributes)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static ts_status give(const tsi_grad_io *io, ts_tensor *slope)
-{
-    io->in_grad[0] = ts_mul(io->out_grad[0], slope);
-    return ts_rank_status(io->rank);
-}
-
 /* 0 where the function is flat, else dy: also where x is no number. */
 static ts_status give_but(const tsi_grad_io *io, ts_tensor *flat)
 {
-    io->in_grad[0] = ts_masked_fill(io->out_grad[0], flat, 0.0);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_masked_fill(io->out_grad[0], flat, 0.0));
 }
 
 static ts_status hardsigmoid_grad(const tsi_grad_io *io)
 {
     ts_tensor *x = io->in[0], *slope = ts_logical_and(ts_gt_scalar(x, -3), ts_lt_scalar(x, 3));
     TSI_TRY(give_but(io, ts_logical_not(slope)));
-    io->in_grad[0] = ts_div_scalar(io->in_grad[0], 6);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_div_scalar(io->in_grad[0], 6));
 }
 
 /* 0 below -3, 1 above 3, (2 x + 3) / 6 between. */
@@ -114,7 +97,7 @@ static ts_status hardswish_grad(const tsi_grad_io *io)
     ts_tensor *x = io->in[0];
     ts_tensor *slope = ts_div_scalar(ts_add_scalar(ts_mul_scalar(x, 2), 3), 6);
     slope = ts_masked_fill(slope, ts_lt_scalar(x, -3), 0.0);
-    return give(io, ts_masked_fill(slope, ts_ge_scalar(x, 3), 1.0));
+    return tsi_unary_give(io, ts_masked_fill(slope, ts_ge_scalar(x, 3), 1.0));
 }
 
 static ts_status relu6_grad(const tsi_grad_io *io)
@@ -125,12 +108,12 @@ static ts_status relu6_grad(const tsi_grad_io *io)
 
 static ts_status softsign_grad(const tsi_grad_io *io)
 {
-    return give(io, ts_reciprocal(ts_square(ts_add_scalar(ts_abs(io->in[0]), 1))));
+    return tsi_unary_give(io, ts_reciprocal(ts_square(ts_add_scalar(ts_abs(io->in[0]), 1))));
 }
 
 static ts_status tanhshrink_grad(const tsi_grad_io *io)
 {
-    return give(io, ts_square(ts_tanh(io->in[0])));
+    return tsi_unary_give(io, ts_square(ts_tanh(io->in[0])));
 }
 
 /* With t = tanh(softplus(x)): t + x sigmoid(x) (1 - t^2). */
@@ -138,24 +121,24 @@ static ts_status mish_grad(const tsi_grad_io *io)
 {
     ts_tensor *x = io->in[0], *t = ts_tanh(ts_softplus(x));
     ts_tensor *rest = ts_rsub_scalar(ts_square(t), 1);
-    return give(io, ts_add(t, ts_mul(ts_mul(x, ts_sigmoid(x)), rest)));
+    return tsi_unary_give(io, ts_add(t, ts_mul(ts_mul(x, ts_sigmoid(x)), rest)));
 }
 
 static ts_status selu_grad(const tsi_grad_io *io)
 {
     ts_tensor *below = ts_mul_scalar(ts_exp(io->in[0]), selu_scale * selu_alpha);
-    return give(io, ts_masked_fill(below, ts_gt_scalar(io->in[0], 0), selu_scale));
+    return tsi_unary_give(io, ts_masked_fill(below, ts_gt_scalar(io->in[0], 0), selu_scale));
 }
 
 static ts_status celu_grad(const tsi_grad_io *io)
 {
-    ts_tensor *below = ts_exp(ts_div_scalar(io->in[0], number_of(io->attributes)));
-    return give(io, ts_masked_fill(below, ts_gt_scalar(io->in[0], 0), 1.0));
+    ts_tensor *below = ts_exp(ts_div_scalar(io->in[0], tsi_unary_number_of(io->attributes)));
+    return tsi_unary_give(io, ts_masked_fill(below, ts_gt_scalar(io->in[0], 0), 1.0));
 }
 
 static ts_status shrink_grad(const tsi_grad_io *io)
 {
-    return give_but(io, ts_le_scalar(ts_abs(io->in[0]), number_of(io->attributes)));
+    return give_but(io, ts_le_scalar(ts_abs(io->in[0]), tsi_unary_number_of(io->attributes)));
 }
 
 static ts_status threshold_grad(const tsi_grad_io *io)
@@ -168,12 +151,12 @@ static ts_status threshold_grad(const tsi_grad_io *io)
 
 static void celu_trait(const tsi_op_call *call, tsi_traits *traits)
 {
-    if (number_of(call->attributes) > 0) traits->mono[0] = TSI_MONO_UP;
+    if (tsi_unary_number_of(call->attributes) > 0) traits->mono[0] = TSI_MONO_UP;
 }
 
 static void shrink_trait(const tsi_op_call *call, tsi_traits *traits)
 {
-    if (number_of(call->attributes) >= 0) traits->mono[0] = TSI_MONO_UP;
+    if (tsi_unary_number_of(call->attributes) >= 0) traits->mono[0] = TSI_MONO_UP;
 }
 
 static void threshold_trait(const tsi_op_call *call, tsi_traits *traits)
@@ -184,7 +167,7 @@ static void threshold_trait(const tsi_op_call *call, tsi_traits *traits)
 
 static bool sample_number(tsi_sample *s)
 {
-    ((number_attributes *)s->attributes)->number = s->variant == 1 ? 0.25 : 2.0;
+    ((tsi_unary_number *)s->attributes)->number = s->variant == 1 ? 0.25 : 2.0;
     return tsi_sample_unary(s);
 }
 
@@ -206,7 +189,7 @@ static bool sample_threshold(tsi_sample *s)
     .reference = tsi_family_reference
 #define PLAIN .flags = TSI_OP_IN_PLACE, .sample = tsi_sample_unary
 #define NUMBER(table)                                                                              \
-    .flags = TSI_OP_IN_PLACE, .attribute = table, .attribute_bytes = sizeof(number_attributes)
+    .flags = TSI_OP_IN_PLACE, .attribute = table, .attribute_bytes = sizeof(tsi_unary_number)
 #define X 1
 
 const tsi_op_desc tsi_op_hardsigmoid = {
@@ -293,7 +276,7 @@ TSI_REAL(relu2, x[0] <= 0 ? 0 : x[0] * x[0])
 
 static ts_status relu2_grad(const tsi_grad_io *io)
 {
-    return give(io, ts_mul_scalar(ts_relu(io->in[0]), 2));
+    return tsi_unary_give(io, ts_mul_scalar(ts_relu(io->in[0]), 2));
 }
 
 const tsi_op_desc tsi_op_relu2 = {

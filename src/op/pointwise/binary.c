@@ -115,7 +115,6 @@ static void sub_trait(const tsi_op_call *call, tsi_traits *traits)
 void tsi_binary_pending(tsi_rules *rules, ts_reduce reduce)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[0] = row[1] = row[2] = TSI_P(reduce);
 }
 
@@ -248,7 +247,6 @@ const tsi_op_desc tsi_op_add = {
         { real_add, whole_add, both_add }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = add_trait,
     .grad = add_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_sub = {
     .name = "sub",
@@ -260,7 +258,6 @@ const tsi_op_desc tsi_op_sub = {
         { real_sub, whole_sub, both_sub }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = sub_trait,
     .grad = sub_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_mul = {
     .name = "mul",
@@ -271,7 +268,6 @@ const tsi_op_desc tsi_op_mul = {
     .family = TSI_BINARY_FAMILY(real_mul, whole_mul, both_mul, SAME),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE },
     .grad = mul_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_div = {
     .name = "div",
@@ -282,7 +278,6 @@ const tsi_op_desc tsi_op_div = {
     .family = TSI_BINARY_FAMILY(real_div, NULL, both_div, REAL),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE, .linear_in = A },
     .grad = div_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_maximum = {
     .name = "maximum",
@@ -294,7 +289,6 @@ const tsi_op_desc tsi_op_maximum = {
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_maximum_rules,
     .grad = maximum_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_minimum = {
     .name = "minimum",
@@ -306,7 +300,6 @@ const tsi_op_desc tsi_op_minimum = {
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_minimum_rules,
     .grad = minimum_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_power = {
     .name = "power",
@@ -315,7 +308,6 @@ const tsi_op_desc tsi_op_power = {
     .saves = A | B | Y,
     .family = TSI_BINARY_FAMILY(real_pow, whole_pow, both_pow, SAME),
     .grad = power_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_atan2 = {
     .name = "atan2",
@@ -324,7 +316,6 @@ const tsi_op_desc tsi_op_atan2 = {
     .saves = A | B,
     .grad = tsi_grad_atan2,
     .family = TSI_BINARY_FAMILY(real_atan2, NULL, NULL, REAL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_fmod = {
     .name = "fmod",
@@ -333,7 +324,6 @@ const tsi_op_desc tsi_op_fmod = {
     .saves = A | B,
     .grad = tsi_grad_fmod,
     .family = TSI_BINARY_FAMILY(real_fmod, whole_fmod, NULL, SAME),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_remainder = {
     .name = "remainder",
@@ -342,7 +332,6 @@ const tsi_op_desc tsi_op_remainder = {
     .saves = A | B,
     .grad = tsi_grad_fmod,
     .family = TSI_BINARY_FAMILY(real_remainder, whole_remainder, NULL, SAME),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_hypot = {
     .name = "hypot",
@@ -351,7 +340,6 @@ const tsi_op_desc tsi_op_hypot = {
     .saves = A | B | Y,
     .grad = tsi_grad_hypot,
     .family = TSI_BINARY_FAMILY(real_hypot, NULL, NULL, REAL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_copysign = {
     .name = "copysign",
@@ -360,7 +348,6 @@ const tsi_op_desc tsi_op_copysign = {
     .saves = A | Y,
     .grad = tsi_grad_copysign,
     .family = TSI_BINARY_FAMILY(real_copysign, NULL, NULL, REAL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_xlogy = {
     .name = "xlogy",
@@ -370,7 +357,6 @@ const tsi_op_desc tsi_op_xlogy = {
     .grad = tsi_grad_xlogy,
     .family = TSI_BINARY_FAMILY(real_xlogy, NULL, NULL, REAL),
     .traits = { .flow = 0 },
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logaddexp = {
     .name = "logaddexp",
@@ -380,5 +366,4 @@ const tsi_op_desc tsi_op_logaddexp = {
     .family = TSI_BINARY_FAMILY(real_logaddexp, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = tsi_grad_logaddexp,
-    .sample = tsi_sample_binary,
 };

@@ -32,8 +32,9 @@ ts_status tsi_grad_logaddexp(const tsi_grad_io *io); /* also logaddexp2 */
  * complex numbers (NULL: none) with the kind of their result; and the rest of the row. */
 #define TSI_BINARY_FAMILY(real, whole, both, kind)                                                 \
     (&(const tsi_pointwise_family){ { real, whole, both }, TSI_RESULT_##kind, NULL })
-#define TSI_BINARY                                                                                 \
+#define TSI_BINARY TSI_BINARY_OF(tsi_sample_binary)
+#define TSI_BINARY_OF(samples)                                                                     \
     .dims = "*", .input_min = 2, .input_max = 2, .output_count = 1, .infer = tsi_family_infer,     \
-    .reference = tsi_family_reference
+    .reference = tsi_family_reference, .sample = samples
 
 #endif

@@ -36,7 +36,6 @@ TSI_WHOLE(logical_xor, !x[0] != !x[1])
 static void order_rule(tsi_rules *rules, int32_t input, ts_reduce extreme, ts_reduce logic)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[input] = TSI_P(extreme);
     row[2] = TSI_P(logic);
 }
@@ -103,28 +102,25 @@ TSI_WHOLE(bitwise_xor, x[0] ^ x[1])
 const tsi_op_desc tsi_op_bitwise_and = {
     .name = "bitwise_and",
     .what = "a & b",
-    TSI_BINARY,
+    TSI_BINARY_OF(tsi_sample_bits),
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .rules = bit_rules,
     .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_and, NULL, SAME),
-    .sample = tsi_sample_bits,
 };
 const tsi_op_desc tsi_op_bitwise_or = {
     .name = "bitwise_or",
     .what = "a | b",
-    TSI_BINARY,
+    TSI_BINARY_OF(tsi_sample_bits),
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .rules = bit_rules,
     .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_or, NULL, SAME),
-    .sample = tsi_sample_bits,
 };
 const tsi_op_desc tsi_op_bitwise_xor = {
     .name = "bitwise_xor",
     .what = "a ^ b",
-    TSI_BINARY,
+    TSI_BINARY_OF(tsi_sample_bits),
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_xor, NULL, SAME),
-    .sample = tsi_sample_bits,
 };
 
 #define COMPARE TSI_BINARY, .flags = TSI_OP_NO_GRAD
@@ -133,14 +129,12 @@ const tsi_op_desc tsi_op_eq = {
     .what = "a == b",
     COMPARE,
     .family = TSI_BINARY_FAMILY(real_eq, whole_eq, both_eq, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_ne = {
     .name = "ne",
     .what = "a != b",
     COMPARE,
     .family = TSI_BINARY_FAMILY(real_ne, whole_ne, both_ne, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_gt = {
     .name = "gt",
@@ -148,7 +142,6 @@ const tsi_op_desc tsi_op_gt = {
     COMPARE,
     .rules = greater_rules,
     .family = TSI_BINARY_FAMILY(real_gt, whole_gt, NULL, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_ge = {
     .name = "ge",
@@ -156,7 +149,6 @@ const tsi_op_desc tsi_op_ge = {
     COMPARE,
     .rules = greater_rules,
     .family = TSI_BINARY_FAMILY(real_ge, whole_ge, NULL, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_lt = {
     .name = "lt",
@@ -164,7 +156,6 @@ const tsi_op_desc tsi_op_lt = {
     COMPARE,
     .rules = less_rules,
     .family = TSI_BINARY_FAMILY(real_lt, whole_lt, NULL, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_le = {
     .name = "le",
@@ -172,7 +163,6 @@ const tsi_op_desc tsi_op_le = {
     COMPARE,
     .rules = less_rules,
     .family = TSI_BINARY_FAMILY(real_le, whole_le, NULL, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_and = {
     .name = "logical_and",
@@ -180,7 +170,6 @@ const tsi_op_desc tsi_op_logical_and = {
     COMPARE,
     .rules = and_rules,
     .family = TSI_BINARY_FAMILY(real_logical_and, whole_logical_and, both_logical_and, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_or = {
     .name = "logical_or",
@@ -188,12 +177,10 @@ const tsi_op_desc tsi_op_logical_or = {
     COMPARE,
     .rules = or_rules,
     .family = TSI_BINARY_FAMILY(real_logical_or, whole_logical_or, both_logical_or, BOOL),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logical_xor = {
     .name = "logical_xor",
     .what = "exactly one of a and b",
     COMPARE,
     .family = TSI_BINARY_FAMILY(real_logical_xor, whole_logical_xor, both_logical_xor, BOOL),
-    .sample = tsi_sample_binary,
 };

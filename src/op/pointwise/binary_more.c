@@ -139,7 +139,6 @@ const tsi_op_desc tsi_op_floor_divide = {
     TSI_BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .family = TSI_BINARY_FAMILY(real_floor_divide, whole_floor_divide, NULL, SAME),
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_fmax = {
     .name = "fmax",
@@ -150,7 +149,6 @@ const tsi_op_desc tsi_op_fmax = {
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_maximum_rules,
     .grad = extreme_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_fmin = {
     .name = "fmin",
@@ -161,7 +159,6 @@ const tsi_op_desc tsi_op_fmin = {
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_minimum_rules,
     .grad = extreme_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_logaddexp2 = {
     .name = "logaddexp2",
@@ -171,7 +168,6 @@ const tsi_op_desc tsi_op_logaddexp2 = {
     .family = TSI_BINARY_FAMILY(real_logaddexp2, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = tsi_grad_logaddexp,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_heaviside = {
     .name = "heaviside",
@@ -181,19 +177,17 @@ const tsi_op_desc tsi_op_heaviside = {
     .family = TSI_BINARY_FAMILY(real_heaviside, whole_heaviside, NULL, SAME),
     .traits = { .flow = TSI_AVG_WITH_R, .linear_in = B, .mono = { TSI_MONO_NONE, TSI_MONO_UP } },
     .grad = heaviside_grad,
-    .sample = tsi_sample_binary,
 };
 const tsi_op_desc tsi_op_isclose = {
     .name = "isclose",
     .what = "is |a - b| <= atol + rtol |b|?",
-    TSI_BINARY,
+    TSI_BINARY_OF(sample_close),
     .flags = TSI_OP_NO_GRAD,
     TSI_ATTRIBUTES(tsi_close_table, tsi_close_attributes),
     .family = TSI_BINARY_FAMILY(real_isclose, whole_isclose, both_isclose, BOOL),
-    .sample = sample_close,
 };
 
-#define BITS TSI_BINARY, .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE, .sample = tsi_sample_bits
+#define BITS TSI_BINARY_OF(tsi_sample_bits), .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE
 const tsi_op_desc tsi_op_bitwise_left_shift = {
     .name = "bitwise_left_shift",
     .what = "a * 2^b, without the bits that leave",

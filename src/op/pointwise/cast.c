@@ -54,8 +54,7 @@ static ts_status cast_reference(const tsi_kernel_io *io)
 
 static ts_status cast_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = ts_cast(io->out_grad[0], (ts_dtype)io->in_meta[0].dtype);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_cast(io->out_grad[0], (ts_dtype)io->in_meta[0].dtype));
 }
 
 static bool sample_cast(tsi_sample *s)

@@ -90,7 +90,6 @@ static void dropout_rules(const tsi_op_call *call, tsi_rules *rules)
     any_dim(call, rules);
     for (int32_t i = 0; i < (ordered ? 4 : 2); i++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = TSI_P(pass[i]); /* the mask is whole on every rank */
     }
 }
@@ -141,9 +140,8 @@ static ts_status dropout_reference(const tsi_kernel_io *io)
     loop.stride[2] = mask->stride;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
         bool kept = tsi_load_int(TS_DTYPE_BOOL, tsi_block_at(mask, loop.at[2])) != 0;
-        double complex value =
-            tsi_load_complex((ts_dtype)x->dtype, tsi_block_at(x, loop.at[1])) * scale_of(a);
-        tsi_store_complex((ts_dtype)y->dtype, tsi_block_at(y, loop.at[0]), kept ? value : 0.0);
+        double complex value = tsi_block_complex(x, loop.at[1]) * scale_of(a);
+        tsi_block_set_complex(y, loop.at[0], kept ? value : 0.0);
     }
     return TS_OK;
 }
@@ -151,8 +149,8 @@ static ts_status dropout_reference(const tsi_kernel_io *io)
 static ts_status dropout_grad(const tsi_grad_io *io)
 {
     if (!io->out_grad[0]) return TS_OK;
-    io->in_grad[0] = ts_mul_scalar(ts_mul(io->out_grad[0], io->out[1]), scale_of(io->attributes));
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(
+        io, ts_mul_scalar(ts_mul(io->out_grad[0], io->out[1]), scale_of(io->attributes)));
 }
 
 static bool sample_dropout(tsi_sample *s)
@@ -198,7 +196,6 @@ static void like_rules(const tsi_op_call *call, tsi_rules *rules)
     any_dim(call, rules);
     for (int32_t reduce = TS_REDUCE_NONE + 1; reduce < TS_REDUCE_COUNT; reduce++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_P(reduce);
     }
 }
@@ -252,8 +249,8 @@ static ts_status bernoulli_reference(const tsi_kernel_io *io)
     loop.stride[1] = x->stride;
     bool more = status == TS_OK && tsi_loop_begin(&loop);
     for (; more; more = tsi_loop_next(&loop)) {
-        double p = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[1]));
-        tsi_store_real((ts_dtype)y->dtype, tsi_block_at(y, loop.at[0]), uniform[i++] < p);
+        double p = tsi_block_real(x, loop.at[1]);
+        tsi_block_set_real(y, loop.at[0], uniform[i++] < p);
     }
     tsi_free(uniform);
     return status;

@@ -113,8 +113,7 @@ static void factor_trait(const tsi_op_call *call, tsi_traits *traits)
 static ts_status give(const tsi_grad_io *io, ts_tensor *grad)
 {
     bool narrows = ((const ts_number *)io->attributes)->kind == TS_NUMBER_COMPLEX;
-    io->in_grad[0] = narrows ? tsi_grad_unbroadcast(grad, &io->in_meta[0]) : grad;
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, narrows ? tsi_grad_unbroadcast(grad, &io->in_meta[0]) : grad);
 }
 
 static ts_status same_grad(const tsi_grad_io *io)
@@ -194,8 +193,7 @@ static ts_status clamp_grad(const tsi_grad_io *io)
         inside = ts_logical_and(inside, tsi_op_make(&tsi_op_ge_scalar, &x, 1, &c->min));
     if (!isnan(c->max.real))
         inside = ts_logical_and(inside, tsi_op_make(&tsi_op_le_scalar, &x, 1, &c->max));
-    io->in_grad[0] = ts_masked_fill(io->out_grad[0], ts_logical_not(inside), 0.0);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_masked_fill(io->out_grad[0], ts_logical_not(inside), 0.0));
 }
 
 TSI_REAL(leaky_relu, x[0] > 0 ? x[0] : x[0] * ((const slope_attributes *)a)->negative_slope)
@@ -212,8 +210,8 @@ static ts_status leaky_grad(const tsi_grad_io *io)
     double slope = ((const slope_attributes *)io->attributes)->negative_slope;
     ts_tensor *dy = io->out_grad[0];
     ts_tensor *positive = ts_cast(ts_gt(io->in[0], ts_zeros_like(io->in[0])), ts_tensor_dtype(dy));
-    io->in_grad[0] = ts_mul(dy, ts_add_scalar(ts_mul_scalar(positive, 1.0 - slope), slope));
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io,
+                         ts_mul(dy, ts_add_scalar(ts_mul_scalar(positive, 1.0 - slope), slope)));
 }
 
 TSI_REAL(elu, x[0] > 0 ? x[0] : ((const alpha_attributes *)a)->alpha * expm1(x[0]))
@@ -229,8 +227,7 @@ static ts_status elu_grad(const tsi_grad_io *io)
     ts_tensor *dy = io->out_grad[0], *x = io->in[0];
     double alpha = ((const alpha_attributes *)io->attributes)->alpha;
     ts_tensor *slope = ts_mul_scalar(ts_exp(ts_minimum(x, ts_zeros_like(x))), alpha);
-    io->in_grad[0] = ts_where(ts_gt(x, ts_zeros_like(x)), dy, ts_mul(dy, slope));
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_where(ts_gt(x, ts_zeros_like(x)), dy, ts_mul(dy, slope)));
 }
 
 /* ---- a + w (b - a) --------------------------------------------------------------------------- */

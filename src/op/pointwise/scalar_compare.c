@@ -69,7 +69,6 @@ static void order_rules(tsi_rules *rules, ts_reduce any, ts_reduce every)
     const ts_reduce pair[][2] = { { any, TS_REDUCE_OR }, { every, TS_REDUCE_AND } };
     for (int k = 0; k < 2; k++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_P(pair[k][0]);
         row[1] = TSI_P(pair[k][1]);
     }
@@ -89,8 +88,7 @@ static void less_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static ts_status same_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = io->out_grad[0];
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, io->out_grad[0]);
 }
 
 static bool sample_value(tsi_sample *s)

@@ -6,14 +6,11 @@
 
 #include "op/pointwise/unary.h"
 
-typedef struct number_attributes {
-    double number;
-} number_attributes;
 typedef struct finite_attributes {
     double nan, posinf, neginf; /* NaN: the largest number of the dtype, and its negative */
 } finite_attributes;
 
-static const tsi_attribute eps_table[] = { TSI_ATTR(number_attributes, number, REAL, "eps", "null"),
+static const tsi_attribute eps_table[] = { TSI_ATTR(tsi_unary_number, number, REAL, "eps", "null"),
                                            { 0 } };
 static const tsi_attribute finite_table[] = {
     TSI_ATTR(finite_attributes, nan, REAL, "nan", "0"),
@@ -24,16 +21,11 @@ static const tsi_attribute finite_table[] = {
 
 static const double pi = 3.14159265358979323846;
 
-static double number_of(const void *attributes)
-{
-    return ((const number_attributes *)attributes)->number;
-}
-
 /* ---- functions ------------------------------------------------------------------------------- */
 
 static double real_logit(const double *x, const void *a)
 {
-    double eps = number_of(a), y = *x;
+    double eps = tsi_unary_number_of(a), y = *x;
     if (!isnan(eps) && y < eps) y = eps;
     if (!isnan(eps) && y > 1 - eps) y = 1 - eps;
     return log(y / (1 - y));
@@ -108,48 +100,40 @@ static ts_status nan_to_num_reference(const tsi_kernel_io *io)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static ts_status give(const tsi_grad_io *io, ts_tensor *slope)
-{
-    io->in_grad[0] = ts_mul(io->out_grad[0], slope);
-    return ts_rank_status(io->rank);
-}
-
 /* 1 / (x (1 - x)), 0 where x was kept away from the ends. */
 static ts_status logit_grad(const tsi_grad_io *io)
 {
-    double eps = number_of(io->attributes);
+    double eps = tsi_unary_number_of(io->attributes);
     ts_tensor *x = io->in[0];
-    TSI_TRY(give(io, ts_reciprocal(ts_mul(x, ts_rsub_scalar(x, 1)))));
+    TSI_TRY(tsi_unary_give(io, ts_reciprocal(ts_mul(x, ts_rsub_scalar(x, 1)))));
     bool clamps = !isnan(eps); /* else there is no function outside, and no slope */
     ts_tensor *outside = clamps ? ts_logical_or(ts_lt_scalar(x, eps), ts_gt_scalar(x, 1 - eps))
                                 : ts_logical_or(ts_lt_scalar(x, 0), ts_gt_scalar(x, 1));
-    io->in_grad[0] = ts_masked_fill(io->in_grad[0], outside, clamps ? 0.0 : (double)NAN);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_masked_fill(io->in_grad[0], outside, clamps ? 0.0 : (double)NAN));
 }
 
 /* (cos(pi x) - sinc(x)) / x, 0 at 0. */
 static ts_status sinc_grad(const tsi_grad_io *io)
 {
     ts_tensor *x = io->in[0], *slope = ts_sub(ts_cos(ts_mul_scalar(x, pi)), io->out[0]);
-    return give(io, ts_masked_fill(ts_div(slope, x), ts_logical_not(x), 0.0));
+    return tsi_unary_give(io, ts_masked_fill(ts_div(slope, x), ts_logical_not(x), 0.0));
 }
 
 /* sqrt(pi) / 2 e^(y^2) */
 static ts_status erfinv_grad(const tsi_grad_io *io)
 {
-    return give(io, ts_mul_scalar(ts_exp(ts_square(io->out[0])), 0.8862269254527580));
+    return tsi_unary_give(io, ts_mul_scalar(ts_exp(ts_square(io->out[0])), 0.8862269254527580));
 }
 
 static ts_status nan_to_num_grad(const tsi_grad_io *io)
 {
     ts_tensor *gone = ts_logical_not(ts_isfinite(io->in[0]));
-    io->in_grad[0] = ts_masked_fill(io->out_grad[0], gone, 0.0);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_masked_fill(io->out_grad[0], gone, 0.0));
 }
 
 static bool sample_eps(tsi_sample *s)
 {
-    ((number_attributes *)s->attributes)->number = s->variant == 1 ? 0.25 : (double)NAN;
+    ((tsi_unary_number *)s->attributes)->number = s->variant == 1 ? 0.25 : (double)NAN;
     return tsi_sample_unary(s);
 }
 
@@ -186,7 +170,7 @@ const tsi_op_desc tsi_op_erfinv = {
 const tsi_op_desc tsi_op_logit = {
     ROW(logit, "log(x / (1 - x)), with x kept eps away from 0 and 1 if eps is given", X),
     .flags = TSI_OP_IN_PLACE,
-    TSI_ATTRIBUTES(eps_table, number_attributes),
+    TSI_ATTRIBUTES(eps_table, tsi_unary_number),
     .sample = sample_eps,
     .family = REALS(real_logit),
     .grad = logit_grad,

@@ -29,12 +29,9 @@ static ts_status both_infer(const tsi_op_call *call)
 {
     const ts_shape *x = &call->in[GATE].shape;
     bool same = true;
-    for (int32_t i = 0; i < 3; i++) {
-        same = same && call->in[i].shape.ndim == x->ndim &&
+    for (int32_t i = 0; i < 3; i++)
+        same = same && tsi_shape_same(&call->in[i].shape, x) &&
                tsi_dtype_category((ts_dtype)call->in[i].dtype) == TSI_CATEGORY_REAL;
-        for (int32_t d = 0; same && d < x->ndim; d++)
-            same = call->in[i].shape.extent[d] == x->extent[d];
-    }
     char text[96];
     if (!same)
         return TSI_FAIL(TS_ERR_SHAPE, "%s: dy, gate and up are real and of one shape; gate has %s",
@@ -48,7 +45,6 @@ static void both_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     for (int32_t d = 0; d < call->in[GATE].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         for (int32_t k = 0; k < 5; k++)
             row[k] = TSI_S(d);
     }
@@ -57,7 +53,6 @@ static void both_rules(const tsi_op_call *call, tsi_rules *rules)
     const tsi_role pending[] = { TSI_P(TS_REDUCE_SUM), TSI_P(TS_REDUCE_AVG) };
     for (int k = 0; k < 2; k++) { /* of up: the gradient of the gate alone is linear in it */
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[UP] = row[3] = pending[k];
     }
 }
@@ -90,10 +85,8 @@ static ts_status both_reference(const tsi_kernel_io *io)
 static bool is_one_shape(const tsi_grad_io *io)
 {
     const ts_meta *gate = &io->in_meta[0], *up = &io->in_meta[1];
-    bool same = gate->shape.ndim == up->shape.ndim && gate->dtype == up->dtype;
-    for (int32_t d = 0; same && d < gate->shape.ndim; d++)
-        same = gate->shape.extent[d] == up->shape.extent[d];
-    return same && (int32_t)ts_tensor_dtype(io->out_grad[0]) == gate->dtype;
+    return tsi_shape_same(&gate->shape, &up->shape) && gate->dtype == up->dtype &&
+           (int32_t)ts_tensor_dtype(io->out_grad[0]) == gate->dtype;
 }
 
 static ts_status swiglu_grad(const tsi_grad_io *io)

@@ -59,12 +59,10 @@ static void where_rules(const tsi_op_call *call, tsi_rules *rules)
     (void)call;
     for (int reduce = TS_REDUCE_SUM; reduce <= TS_REDUCE_OR; reduce++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[1] = row[2] = row[3] = TSI_P(reduce);
         if (reduce == TS_REDUCE_SUM || reduce == TS_REDUCE_PROD) continue; /* not idempotent */
         for (int32_t i = 1; i <= 2; i++) {
             row = tsi_rules_add(rules);
-            if (!row) return;
             row[i] = row[3] = TSI_P(reduce);
         }
     }
@@ -115,7 +113,6 @@ TSI_BOTH(addcdiv, x[0] + tsi_first_both(a) * x[1] / x[2])
 static void pending(tsi_rules *rules, uint32_t inputs, ts_reduce reduce)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     for (int32_t i = 0; i < 3; i++)
         if (inputs >> i & 1) row[i] = TSI_P(reduce);
     row[3] = TSI_P(reduce);
@@ -234,16 +231,14 @@ static void masked_fill_rules(const tsi_op_call *call, tsi_rules *rules)
         if (reduce == TS_REDUCE_SUM && value != 0.0) continue;
         if (reduce == TS_REDUCE_PROD && value != 1.0 && value != 0.0) continue;
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[2] = TSI_P(reduce);
     }
 }
 
 static ts_status masked_fill_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] =
-        tsi_grad_unbroadcast(ts_masked_fill(io->out_grad[0], io->in[1], 0.0), &io->in_meta[0]);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(
+        io, tsi_grad_unbroadcast(ts_masked_fill(io->out_grad[0], io->in[1], 0.0), &io->in_meta[0]));
 }
 
 static bool sample_masked_fill(tsi_sample *s)

@@ -208,7 +208,6 @@ static void not_rules(const tsi_op_call *call, tsi_rules *rules)
     const ts_reduce kind[] = { TS_REDUCE_AND, TS_REDUCE_OR };
     for (int k = 0; k < 2 && call->in[0].dtype == TS_DTYPE_BOOL; k++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_P(kind[k]);
         row[1] = TSI_P(kind[1 - k]);
     }
@@ -255,7 +254,6 @@ static void constant_rules(const tsi_op_call *call, tsi_rules *rules)
     (void)call;
     for (int reduce = TS_REDUCE_SUM; reduce < TS_REDUCE_COUNT; reduce++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_P(reduce);
     }
 }

@@ -34,6 +34,17 @@ ts_dtype tsi_number_dtype(const ts_number *number);
 /* The dtype in which a family computes, from its inputs' dtypes (promoted) and attributes. */
 ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void *attributes);
 
+/* Attributes that are one real number. */
+typedef struct tsi_unary_number {
+    double number;
+} tsi_unary_number;
+static inline double tsi_unary_number_of(const void *attributes)
+{
+    return ((const tsi_unary_number *)attributes)->number;
+}
+/* The end of a gradient: dy * slope. */
+ts_status tsi_unary_give(const tsi_grad_io *io, ts_tensor *slope);
+
 /* Gradients of unary.c, in unary_grad.c. */
 /* clang-format off */
 #define TSI_UNARY_GRADS(X) \

@@ -6,10 +6,9 @@
  * arrives. */
 #include "op/pointwise/unary.h"
 
-static ts_status give(const tsi_grad_io *io, ts_tensor *dx)
+ts_status tsi_unary_give(const tsi_grad_io *io, ts_tensor *slope)
 {
-    io->in_grad[0] = dx;
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_mul(io->out_grad[0], slope));
 }
 
 static ts_tensor *dy_of(const tsi_grad_io *io)
@@ -42,7 +41,7 @@ static ts_tensor *one_plus_square(ts_tensor *t)
 #define GRAD(name, dx)                                                                             \
     ts_status tsi_grad_##name(const tsi_grad_io *io)                                               \
     {                                                                                              \
-        return give(io, dx);                                                                       \
+        return tsi_grad_give(io, dx);                                                              \
     }
 
 GRAD(copy, dy_of(io))
@@ -58,8 +57,9 @@ ts_tensor *tsi_complex_sign(ts_tensor *conjugate)
 ts_status tsi_grad_abs(const tsi_grad_io *io)
 {
     ts_tensor *x = x_of(io);
-    if (!tsi_meta_is_complex(&io->in_meta[0])) return give(io, ts_mul(dy_of(io), ts_sign(x)));
-    return give(io, ts_mul(dy_of(io), tsi_complex_sign(x)));
+    if (!tsi_meta_is_complex(&io->in_meta[0]))
+        return tsi_grad_give(io, ts_mul(dy_of(io), ts_sign(x)));
+    return tsi_grad_give(io, ts_mul(dy_of(io), tsi_complex_sign(x)));
 }
 
 GRAD(acos, ts_neg(ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io))))))
@@ -100,7 +100,7 @@ GRAD(relu, ts_threshold_backward(dy_of(io), y_of(io)))
 ts_status tsi_grad_rsqrt(const tsi_grad_io *io)
 {
     ts_tensor *y = y_of(io);
-    return give(io, ts_mul_scalar(ts_mul(dy_of(io), ts_mul(y, ts_square(y))), -0.5));
+    return tsi_grad_give(io, ts_mul_scalar(ts_mul(dy_of(io), ts_mul(y, ts_square(y))), -0.5));
 }
 
 GRAD(sigmoid, ts_sigmoid_backward(dy_of(io), y_of(io)))

@@ -246,8 +246,8 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     }
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], a);
     ts_tensor *at = tsi_grad_unreduce(io->out[1], &io->in_meta[0], a);
-    io->in_grad[0] = ts_gather_backward(dy, (int32_t)a->dims.value[0], at, io->in_meta[0].shape);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(
+        io, ts_gather_backward(dy, (int32_t)a->dims.value[0], at, io->in_meta[0].shape));
 }
 
 static bool sample_arg(tsi_sample *s)

@@ -16,19 +16,11 @@ const tsi_attribute tsi_close_table[] = {
     { 0 },
 };
 
-static bool same_shape(const ts_shape *a, const ts_shape *b)
-{
-    bool same = a->ndim == b->ndim;
-    for (int32_t d = 0; same && d < a->ndim; d++)
-        same = a->extent[d] == b->extent[d];
-    return same;
-}
-
 static ts_status compare_infer(const tsi_op_call *call)
 {
     const ts_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
     char one[96], other[96];
-    if (call->op != &tsi_op_equal && !same_shape(a, b))
+    if (call->op != &tsi_op_equal && !tsi_shape_same(a, b))
         return TSI_FAIL(TS_ERR_SHAPE, "%s: shapes %s and %s differ", call->op->name,
                         tsi_shape_text(a, one, sizeof one), tsi_shape_text(b, other, sizeof other));
     if (call->op == &tsi_op_equal && call->in[0].dtype != call->in[1].dtype)
@@ -44,21 +36,21 @@ static void unequal_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     for (int32_t d = -1; d < call->in[0].shape.ndim; d++)
         for (int32_t e = -1; e < call->in[1].shape.ndim; e++) {
-            tsi_role *row = d + e > -2 ? tsi_rules_add(rules) : NULL;
-            if (row && d >= 0) row[0] = TSI_S(d);
-            if (row && e >= 0) row[1] = TSI_S(e);
+            if (d + e == -2) continue; /* all-R is there */
+            tsi_role *row = tsi_rules_add(rules);
+            if (d >= 0) row[0] = TSI_S(d);
+            if (e >= 0) row[1] = TSI_S(e);
         }
 }
 
 static void compare_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    if (!same_shape(&call->in[0].shape, &call->in[1].shape)) {
+    if (!tsi_shape_same(&call->in[0].shape, &call->in[1].shape)) {
         unequal_rules(call, rules);
         return;
     }
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = TSI_S(d);
         row[2] = TSI_P(TS_REDUCE_AND);
     }
@@ -79,7 +71,7 @@ static ts_status compare_reference(const tsi_kernel_io *io)
     tsi_loop loop = tsi_loop_over(a);
     loop.operand_count = 2;
     loop.stride[1] = b->stride;
-    bool same = same_shape(&io->in[0].global->shape, &io->in[1].global->shape);
+    bool same = tsi_shape_same(&io->in[0].global->shape, &io->in[1].global->shape);
     bool exact = io->op == &tsi_op_equal;
     bool whole = tsi_dtype_category((ts_dtype)a->dtype) <= TSI_CATEGORY_INT;
     for (bool more = same && tsi_loop_begin(&loop); more && same; more = tsi_loop_next(&loop)) {

@@ -39,7 +39,6 @@ static void histc_rules(const tsi_op_call *call, tsi_rules *rules)
     const tsi_histc_attributes *a = call->attributes;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add_with(rules, a->min == a->max ? 1 : 0, 0);
-        if (!row) return;
         row[0] = TSI_S(d);
         row[1] = TSI_P(TS_REDUCE_SUM);
     }
@@ -52,7 +51,7 @@ static void bounds_of(const tsi_block *x, double *min, double *max)
     tsi_loop loop = tsi_loop_over(x);
     double low = (double)INFINITY, high = -(double)INFINITY;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        double value = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[0]));
+        double value = tsi_block_real(x, loop.at[0]);
         if (value < low) low = value;
         if (value > high) high = value;
     }
@@ -70,7 +69,7 @@ static void clear(const tsi_block *out)
 {
     tsi_loop loop = tsi_loop_over(out);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
-        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loop.at[0]), 0.0);
+        tsi_block_set_real(out, loop.at[0], 0.0);
 }
 
 static void count_up(const tsi_block *out, int64_t place, double by)
@@ -89,14 +88,13 @@ static ts_status histc_reference(const tsi_kernel_io *io)
     if (!counted) return tsi_fail_memory("the bins of a histogram", (size_t)a->bins * 8);
     tsi_loop loop = tsi_loop_over(x);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        double value = tsi_load_real((ts_dtype)x->dtype, tsi_block_at(x, loop.at[0]));
+        double value = tsi_block_real(x, loop.at[0]);
         if (!(value >= min && value <= max)) continue;
         int64_t bin = (int64_t)((value - min) / (max - min) * (double)a->bins);
         counted[bin < a->bins ? bin : a->bins - 1]++;
     }
     for (int64_t bin = 0; bin < a->bins; bin++)
-        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, bin * out->stride[0]),
-                       (double)counted[bin]);
+        tsi_block_set_real(out, bin * out->stride[0], (double)counted[bin]);
     tsi_free(counted);
     return TS_OK;
 }
@@ -189,7 +187,6 @@ static void bincount_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     bool weighed = call->input_count > 1 && call->in[1].dtype != TS_DTYPE_NONE;
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[0] = TSI_S(0);
     if (weighed) row[1] = TSI_S(0);
     row[call->input_count] = TSI_P(TS_REDUCE_SUM);
@@ -205,14 +202,11 @@ static ts_status bincount_reference(const tsi_kernel_io *io)
     int64_t length = io->out[0].global->shape.extent[0];
     clear(out);
     for (int64_t i = 0; i < x->extent[0]; i++) {
-        int64_t value = tsi_load_int((ts_dtype)x->dtype, tsi_block_at(x, i * x->stride[0]));
+        int64_t value = tsi_block_int(x, i * x->stride[0]);
         if (value < 0 || value >= length)
             return TSI_FAIL(TS_ERR_ARG, "bincount: %lld is not in 0 .. %lld", (long long)value,
                             (long long)length - 1);
-        count_up(out, value,
-                 weights ? tsi_load_real((ts_dtype)weights->dtype,
-                                         tsi_block_at(weights, i * weights->stride[0]))
-                         : 1.0);
+        count_up(out, value, weights ? tsi_block_real(weights, i * weights->stride[0]) : 1.0);
     }
     return TS_OK;
 }

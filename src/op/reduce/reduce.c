@@ -83,7 +83,6 @@ void tsi_reduce_rules_steps(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         bool gone = mask >> d & 1;
         tsi_role *row = tsi_rules_add_with(rules, gone ? 1 : 0, 0);
-        if (!row) return;
         row[0] = TSI_S(d);
         for (int32_t o = 0; !gone && o < call->output_count; o++)
             row[1 + o] = TSI_S(a->keepdim ? d : kept);
@@ -262,13 +261,9 @@ static void reduce_real(const tsi_kernel_io *io, const reduction *kind, tsi_redu
     for (bool more = tsi_loop_begin(&loops->outer); more; more = tsi_loop_next(&loops->outer)) {
         double complex sum = start;
         for (bool next = tsi_loop_begin(&loops->inner); next; next = tsi_loop_next(&loops->inner))
-            sum = kind->step(
-                sum,
-                tsi_load_complex((ts_dtype)in->dtype,
-                                 tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])),
-                a);
-        tsi_store_complex((ts_dtype)out->dtype, tsi_block_at(out, loops->outer.at[1]),
-                          sum / divide);
+            sum =
+                kind->step(sum, tsi_block_complex(in, loops->outer.at[0] + loops->inner.at[0]), a);
+        tsi_block_set_complex(out, loops->outer.at[1], sum / divide);
     }
 }
 
@@ -285,9 +280,7 @@ static void reduce_whole(const tsi_kernel_io *io, const reduction *kind, tsi_red
     for (bool more = tsi_loop_begin(&loops->outer); more; more = tsi_loop_next(&loops->outer)) {
         int64_t sum = start;
         for (bool next = tsi_loop_begin(&loops->inner); next; next = tsi_loop_next(&loops->inner))
-            sum = kind->whole(
-                sum, tsi_load_int((ts_dtype)in->dtype,
-                                  tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])));
+            sum = kind->whole(sum, tsi_block_int(in, loops->outer.at[0] + loops->inner.at[0]));
         tsi_store_int((ts_dtype)out->dtype, tsi_block_at(out, loops->outer.at[1]), sum);
     }
 }
@@ -313,8 +306,8 @@ static ts_status kind_reference(const tsi_kernel_io *io)
 static ts_status sum_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], io->attributes);
-    io->in_grad[0] = ts_cast(ts_expand(dy, io->in_meta[0].shape), (ts_dtype)io->in_meta[0].dtype);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(
+        io, ts_cast(ts_expand(dy, io->in_meta[0].shape), (ts_dtype)io->in_meta[0].dtype));
 }
 
 static ts_status mean_grad(const tsi_grad_io *io)
@@ -324,8 +317,7 @@ static ts_status mean_grad(const tsi_grad_io *io)
     for (int32_t i = 0; i < dims->count; i++)
         count *= (double)io->in_meta[0].shape.extent[dims->value[i]];
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], io->attributes);
-    io->in_grad[0] = ts_expand(ts_div_scalar(dy, count), io->in_meta[0].shape);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_expand(ts_div_scalar(dy, count), io->in_meta[0].shape));
 }
 
 /* Ties share. */
@@ -336,8 +328,7 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], a);
     ts_tensor *hit = ts_cast(ts_eq(x, y), ts_tensor_dtype(dy));
     ts_tensor *count = ts_sum(hit, a->dims.value, a->dims.count, 1);
-    io->in_grad[0] = ts_mul(hit, ts_div(dy, count));
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_mul(hit, ts_div(dy, count)));
 }
 
 /* The product of the others. With one zero only that element has any, with more none; so zeros are
@@ -350,8 +341,7 @@ static ts_status prod_grad(const tsi_grad_io *io)
     ts_tensor *product = ts_prod(x, dims->value, dims->count, 1);
     ts_tensor *zeros = ts_sum(zero, dims->value, dims->count, 1);
     ts_tensor *none = ts_ne(ts_cast(zero, TS_DTYPE_I64), zeros); /* zeros among the others */
-    io->in_grad[0] = ts_masked_fill(ts_mul(dy, ts_div(product, x)), none, 0.0);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_masked_fill(ts_mul(dy, ts_div(product, x)), none, 0.0));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -366,7 +356,6 @@ static ts_status prod_grad(const tsi_grad_io *io)
 static void pass_rule(tsi_rules *rules, ts_reduce reduce)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     row[0] = row[1] = TSI_P(reduce);
 }
 
@@ -506,42 +495,16 @@ static ts_tensor *reduce(const tsi_op_desc *op, ts_tensor *x, const int64_t *dim
     return tsi_op_make(op, &x, 1, &a);
 }
 
-ts_tensor *(ts_sum)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_sum, x, dims, count, keepdim);
-}
-
-ts_tensor *(ts_mean)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_mean, x, dims, count, keepdim);
-}
-
-ts_tensor *(ts_prod)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_prod, x, dims, count, keepdim);
-}
-
-ts_tensor *(ts_amax)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_amax, x, dims, count, keepdim);
-}
-
-ts_tensor *(ts_amin)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_amin, x, dims, count, keepdim);
-}
-
-ts_tensor *(ts_any)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_any, x, dims, count, keepdim);
-}
-
-ts_tensor *(ts_all)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_all, x, dims, count, keepdim);
-}
-
-ts_tensor *(ts_count_nonzero)(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim)
-{
-    return reduce(&tsi_op_count_nonzero, x, dims, count, keepdim);
-}
+#define MAKER(name)                                                                                \
+    ts_tensor *(ts_##name)(ts_tensor * x, const int64_t *dims, int32_t count, int keepdim)         \
+    {                                                                                              \
+        return reduce(&tsi_op_##name, x, dims, count, keepdim);                                    \
+    }
+MAKER(sum)
+MAKER(mean)
+MAKER(prod)
+MAKER(amax)
+MAKER(amin)
+MAKER(any)
+MAKER(all)
+MAKER(count_nonzero)

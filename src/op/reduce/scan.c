@@ -101,7 +101,7 @@ static void scan_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_batch(rules, ndim, 1u << dim);
     if (ndim == 0) return;
     tsi_role *row = tsi_rules_add_with(rules, 1, TSI_RULE_PLAIN);
-    for (int32_t i = 0; row && i < 1 + call->output_count; i++)
+    for (int32_t i = 0; i < 1 + call->output_count; i++)
         row[i] = TSI_S(dim);
 }
 
@@ -195,15 +195,13 @@ static ts_status sum_grad(const tsi_grad_io *io)
     tsi_scan_attributes a = *(const tsi_scan_attributes *)io->attributes;
     a.reverse = !a.reverse;
     ts_tensor *dx = tsi_op_make(&tsi_op_cumsum, io->out_grad, 1, &a);
-    io->in_grad[0] = ts_cast(dx, (ts_dtype)io->in_meta[0].dtype);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_cast(dx, (ts_dtype)io->in_meta[0].dtype));
 }
 
 static ts_status prod_grad(const tsi_grad_io *io)
 {
     ts_tensor *in[] = { io->out_grad[0], io->in[0] };
-    io->in_grad[0] = tsi_op_make(&tsi_op_cumprod_backward, in, 2, io->attributes);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_cumprod_backward, in, 2, io->attributes));
 }
 
 static ts_status extreme_grad(const tsi_grad_io *io)
@@ -289,11 +287,8 @@ const tsi_op_desc tsi_op_cummin = {
 static ts_status backward_infer(const tsi_op_call *call)
 {
     const ts_meta *dy = &call->in[0], *x = &call->in[1];
-    bool same = dy->shape.ndim == x->shape.ndim;
-    for (int32_t d = 0; same && d < x->shape.ndim; d++)
-        same = dy->shape.extent[d] == x->shape.extent[d];
     char one[96], other[96];
-    if (!same)
+    if (!tsi_shape_same(&dy->shape, &x->shape))
         return TSI_FAIL(TS_ERR_SHAPE, "cumprod_backward: a gradient of %s for %s",
                         tsi_shape_text(&dy->shape, one, sizeof one),
                         tsi_shape_text(&x->shape, other, sizeof other));
@@ -333,10 +328,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
 {
     int32_t dim = (int32_t)((const tsi_scan_attributes *)io->attributes)->dim;
     const tsi_block *dy = &io->in[0].block, *x = &io->in[1].block, *dx = &io->out[0].block;
-    tsi_loop loop = { .ndim = x->ndim,
-                      .operand_count = 3,
-                      .stride = { dy->stride, x->stride, dx->stride } };
-    memcpy(loop.extent, x->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(x, dy->stride, x->stride, dx->stride);
     size_t n = x->ndim ? (size_t)x->extent[dim] : 1;
     double complex *line = tsi_alloc_array(n + 1, sizeof *line);
     if (!line) return tsi_fail_memory("a line of cumprod_backward", n * sizeof *line);

@@ -45,16 +45,12 @@ static double squares_of(const tsi_block *in, tsi_reduce_loops *loops)
     double complex mean = 0;
     double count = 0, sum = 0;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner)) {
-        mean += tsi_load_complex((ts_dtype)in->dtype,
-                                 tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0]));
+        mean += tsi_block_complex(in, loops->outer.at[0] + loops->inner.at[0]);
         count += 1;
     }
     mean /= count;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner)) {
-        double complex d =
-            tsi_load_complex((ts_dtype)in->dtype,
-                             tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])) -
-            mean;
+        double complex d = tsi_block_complex(in, loops->outer.at[0] + loops->inner.at[0]) - mean;
         sum += creal(d) * creal(d) + cimag(d) * cimag(d);
     }
     return sum;
@@ -70,8 +66,7 @@ static ts_status stat_reference(const tsi_kernel_io *io)
     tsi_reduce_loops_make(in, out, tsi_reduce_mask(a), a->over.keepdim, &loops);
     for (bool more = tsi_loop_begin(&loops.outer); more; more = tsi_loop_next(&loops.outer)) {
         double value = squares_of(in, &loops) / divisor;
-        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loops.outer.at[1]),
-                       root ? sqrt(value) : value);
+        tsi_block_set_real(out, loops.outer.at[1], root ? sqrt(value) : value);
     }
     return TS_OK;
 }
@@ -120,8 +115,7 @@ static ts_status stat_grad(const tsi_grad_io *io)
         dy = ts_masked_fill(ts_div(dy, ts_mul_scalar(y, 2.0)), ts_logical_not(y), 0.0);
     }
     ts_tensor *centred = ts_sub(io->in[0], ts_mean(io->in[0], dims->value, dims->count, 1));
-    io->in_grad[0] = ts_mul(ts_mul_scalar(centred, factor), dy);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_mul(ts_mul_scalar(centred, factor), dy));
 }
 
 static bool sample_stat(tsi_sample *s)

@@ -106,8 +106,7 @@ static double norm_of(const tsi_block *in, tsi_reduce_loops *loops, double p)
     bool lowest = isinf(p) && p < 0, some = tsi_loop_begin(&loops->inner);
     double top = lowest ? (double)INFINITY : 0.0, sum = 0;
     for (bool more = some; more; more = tsi_loop_next(&loops->inner)) {
-        double size = cabs(tsi_load_complex(
-            (ts_dtype)in->dtype, tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0])));
+        double size = cabs(tsi_block_complex(in, loops->outer.at[0] + loops->inner.at[0]));
         if (isnan(size) && p != 0.0) return size;
         if (lowest ? size < top : size > top) top = size;
         sum += size != 0.0;
@@ -118,11 +117,7 @@ static double norm_of(const tsi_block *in, tsi_reduce_loops *loops, double p)
     if (isinf(top)) top = 1.0; /* a negative power of it is nothing */
     sum = 0;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner))
-        sum +=
-            pow(cabs(tsi_load_complex((ts_dtype)in->dtype,
-                                      tsi_block_at(in, loops->outer.at[0] + loops->inner.at[0]))) /
-                    top,
-                p);
+        sum += pow(cabs(tsi_block_complex(in, loops->outer.at[0] + loops->inner.at[0])) / top, p);
     return top * pow(sum, 1.0 / p);
 }
 
@@ -133,8 +128,7 @@ static ts_status vector_norm_reference(const tsi_kernel_io *io)
     tsi_reduce_loops loops;
     tsi_reduce_loops_make(in, out, tsi_reduce_mask(a), a->keepdim, &loops);
     for (bool more = tsi_loop_begin(&loops.outer); more; more = tsi_loop_next(&loops.outer))
-        tsi_store_real((ts_dtype)out->dtype, tsi_block_at(out, loops.outer.at[1]),
-                       norm_of(in, &loops, a->p));
+        tsi_block_set_real(out, loops.outer.at[1], norm_of(in, &loops, a->p));
     return TS_OK;
 }
 
@@ -158,8 +152,7 @@ static ts_status vector_norm_grad(const tsi_grad_io *io)
         factor = ts_masked_fill(factor, ts_logical_not(x), 0.0);
     }
     ts_tensor *sign = tsi_meta_is_complex(&io->in_meta[0]) ? tsi_complex_sign(x) : ts_sign(x);
-    io->in_grad[0] = ts_mul(sign, ts_mul(factor, dy));
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_mul(sign, ts_mul(factor, dy)));
 }
 
 static bool sample_vector_norm(tsi_sample *s)

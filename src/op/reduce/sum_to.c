@@ -49,7 +49,6 @@ static void sum_to_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         int32_t e = kept_as(call, d);
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_S(d);
         row[1] = e >= 0 ? TSI_S(e) : TSI_P(TS_REDUCE_SUM);
     }
@@ -66,8 +65,7 @@ static ts_status sum_to_reference(const tsi_kernel_io *io)
     tsi_op_call call = { io->op, io->attributes, &in_meta, &out_meta, 1, 1 };
     for (int32_t d = 0; d < in->ndim; d++)
         if (kept_as(&call, d) < 0) stride[d] = 0; /* also where a short shard has one row left */
-    tsi_loop loop = { .ndim = in->ndim, .operand_count = 2, .stride = { in->stride, stride } };
-    memcpy(loop.extent, in->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(in, in->stride, stride);
     ts_dtype dtype = (ts_dtype)in->dtype;
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop))
         tsi_element_add(dtype, tsi_block_at(out, loop.at[1]), tsi_block_at(in, loop.at[0]));
@@ -76,8 +74,7 @@ static ts_status sum_to_reference(const tsi_kernel_io *io)
 
 static ts_status sum_to_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = ts_expand(io->out_grad[0], io->in_meta[0].shape);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_expand(io->out_grad[0], io->in_meta[0].shape));
 }
 
 static bool sum_to_sample(tsi_sample *s)
@@ -110,10 +107,7 @@ ts_tensor *tsi_grad_unbroadcast(ts_tensor *grad, const ts_meta *operand)
 {
     if (!grad) return NULL;
     ts_shape shape = ts_tensor_shape(grad);
-    bool same = shape.ndim == operand->shape.ndim;
-    for (int32_t d = 0; same && d < shape.ndim; d++)
-        same = shape.extent[d] == operand->shape.extent[d];
-    if (!same) {
+    if (!tsi_shape_same(&shape, &operand->shape)) {
         sum_to_attributes a = { .shape = { .count = operand->shape.ndim } };
         for (int32_t d = 0; d < operand->shape.ndim; d++)
             a.shape.value[d] = operand->shape.extent[d];

@@ -95,7 +95,6 @@ static ts_status stack_infer(const tsi_op_call *call)
 static void add_alike(tsi_rules *rules, tsi_role in, tsi_role out)
 {
     tsi_role *row = tsi_rules_add(rules);
-    if (!row) return;
     for (int32_t i = 0; i < rules->input_count; i++)
         row[i] = in;
     row[rules->input_count] = out;
@@ -108,7 +107,6 @@ static void add_mixed(tsi_rules *rules, tsi_role role, uint8_t algorithm, uint8_
     if (n > MIXED_MAX) return;
     for (uint32_t chosen = 1; chosen + 1 < 1u << n; chosen++) {
         tsi_role *row = tsi_rules_add_with(rules, algorithm, flags);
-        if (!row) return;
         for (int32_t i = 0; i < n; i++)
             if (chosen >> i & 1) row[i] = role;
         row[n] = role;
@@ -129,7 +127,6 @@ static void cat_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++)
         if (d != dim) add_alike(rules, TSI_S(d), TSI_S(d));
     tsi_role *row = tsi_rules_add_with(rules, 1, TSI_RULE_PLAIN);
-    if (!row) return;
     memset(row, TSI_S(dim), (size_t)call->input_count + 1);
     add_mixed_partials(rules);
     add_mixed(rules, TSI_S(dim), 1, TSI_RULE_PLAIN);

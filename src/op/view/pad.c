@@ -87,8 +87,7 @@ static ts_status pad_grad(const tsi_grad_io *io)
     a.value = ts_number_int(0);
     for (int32_t i = 0; i < a.pad.count; i++)
         a.pad.value[i] = -a.pad.value[i];
-    io->in_grad[0] = tsi_op_make(&tsi_op_pad, io->out_grad, 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_pad, io->out_grad, 1, &a));
 }
 
 static bool sample_pad(tsi_sample *s)
@@ -156,8 +155,7 @@ static const tsi_remap_kind flip_kind = { flip_map, NULL };
 
 static ts_status flip_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = tsi_op_make(&tsi_op_flip, io->out_grad, 1, io->attributes);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_flip, io->out_grad, 1, io->attributes));
 }
 
 static bool sample_flip(tsi_sample *s)
@@ -239,8 +237,8 @@ static ts_tensor *roll_all(ts_tensor *x, const int64_t *shifts, int32_t ndim, in
 static ts_status roll_grad(const tsi_grad_io *io)
 {
     const roll_attributes *a = io->attributes;
-    io->in_grad[0] = roll_all(io->out_grad[0], a->shifts.value, io->in_meta[0].shape.ndim, -1);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io,
+                         roll_all(io->out_grad[0], a->shifts.value, io->in_meta[0].shape.ndim, -1));
 }
 
 static bool sample_roll(tsi_sample *s)

@@ -171,7 +171,6 @@ void tsi_remap_partials(ts_number fill, tsi_rules *rules)
                                             TS_REDUCE_AND, TS_REDUCE_OR,  TS_REDUCE_PROD };
     for (int k = 0; k < (value == 1.0 ? 6 : 5); k++) { /* a product of ones is one */
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = row[1] = TSI_P(idempotent[k]);
     }
 }
@@ -184,7 +183,6 @@ void tsi_remap_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t d = 0; d < map.ndim; d++) {
         bool changed = map.changed >> d & 1;
         tsi_role *row = tsi_rules_add_with(rules, changed ? 1 : 0, changed ? TSI_RULE_PLAIN : 0);
-        if (!row) return;
         row[0] = row[1] = TSI_S(d);
     }
     tsi_remap_partials(kind->fill ? kind->fill(call->attributes) : ts_number_int(0), rules);

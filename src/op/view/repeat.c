@@ -97,8 +97,7 @@ static ts_status repeat_grad(const tsi_grad_io *io)
         if (repeats->value[d] == 0) break;
         if (repeats->value[d] > 1) dy = sum_copies(dy, d, repeats->value[d], true);
     }
-    io->in_grad[0] = dy;
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, dy);
 }
 
 static bool sample_repeat(tsi_sample *s)
@@ -180,10 +179,9 @@ static const tsi_remap_kind interleave_kind = { interleave_map, NULL };
 static ts_status interleave_grad(const tsi_grad_io *io)
 {
     const interleave_attributes *a = io->attributes;
-    io->in_grad[0] = a->repeats == 0
-                         ? zeros_of(io)
-                         : sum_copies(io->out_grad[0], (int32_t)a->dim, a->repeats, false);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, a->repeats == 0
+                                 ? zeros_of(io)
+                                 : sum_copies(io->out_grad[0], (int32_t)a->dim, a->repeats, false));
 }
 
 static bool sample_interleave(tsi_sample *s)

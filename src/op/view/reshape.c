@@ -352,8 +352,7 @@ static ts_status reshape_reference(const tsi_kernel_io *io)
 
 static ts_status reshape_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = ts_reshape(io->out_grad[0], io->in_meta[0].shape);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_reshape(io->out_grad[0], io->in_meta[0].shape));
 }
 
 static bool sample_reshape(tsi_sample *s)

@@ -157,16 +157,14 @@ static ts_status slice_grad(const tsi_grad_io *io)
 {
     slice_attributes a = *(const slice_attributes *)io->attributes;
     a.extent = io->in_meta[0].shape.extent[a.dim];
-    io->in_grad[0] = tsi_op_make(&tsi_op_slice_backward, io->out_grad, 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_slice_backward, io->out_grad, 1, &a));
 }
 
 static ts_status backward_grad(const tsi_grad_io *io)
 {
     slice_attributes a = *(const slice_attributes *)io->attributes;
     a.extent = 0;
-    io->in_grad[0] = tsi_op_make(&tsi_op_slice, io->out_grad, 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_slice, io->out_grad, 1, &a));
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
  * write zeros, and the result is pending a sum (an `or` for bool). */
 #include <string.h>
 
-#include "op/core/common.h"
+#include "op/index/index.h"
 
 typedef struct select_attributes {
     int64_t dim, index;
@@ -15,12 +15,6 @@ static const tsi_attribute select_table[] = { TSI_ATTR(select_attributes, dim, I
                                               TSI_ATTR(select_attributes, index, INT, "index",
                                                        NULL),
                                               { 0 } };
-
-/* How zeros of the ranks that have nothing are added up. */
-static tsi_role joined(const ts_meta *meta)
-{
-    return TSI_P(meta->dtype == TS_DTYPE_BOOL ? TS_REDUCE_OR : TS_REDUCE_SUM);
-}
 
 /* ---- select ---------------------------------------------------------------------------------- */
 
@@ -55,9 +49,8 @@ static void select_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t own = (int32_t)((const select_attributes *)call->attributes)->dim;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_S(d);
-        row[1] = d == own ? joined(&call->in[0]) : TSI_S(d < own ? d : d - 1);
+        row[1] = d == own ? tsi_index_joined(&call->in[0]) : TSI_S(d < own ? d : d - 1);
     }
 }
 
@@ -97,10 +90,10 @@ static ts_status select_grad(const tsi_grad_io *io)
 {
     const select_attributes *a = io->attributes;
     ts_tensor *dy = ts_unsqueeze(io->out_grad[0], (int32_t)a->dim);
-    io->in_grad[0] = ts_slice_backward(
-        dy, (int32_t)a->dim, io->in_meta[0].shape.extent[a->dim],
-        TS_OPTIONS(ts_slice_options, .start = a->index, .end = a->index + 1, .end_is_given = 1));
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io,
+                         ts_slice_backward(dy, (int32_t)a->dim, io->in_meta[0].shape.extent[a->dim],
+                                           TS_OPTIONS(ts_slice_options, .start = a->index,
+                                                      .end = a->index + 1, .end_is_given = 1)));
 }
 
 static bool sample_select(tsi_sample *s)
@@ -188,10 +181,9 @@ static void diagonal_rules(const tsi_op_call *call, tsi_rules *rules)
     int32_t kept = 0;
     for (int32_t d = 0; d < call->in[0].shape.ndim; d++) {
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         bool own = d == a->dim1 || d == a->dim2;
         row[0] = TSI_S(d);
-        row[1] = own ? joined(&call->in[0]) : TSI_S(kept);
+        row[1] = own ? tsi_index_joined(&call->in[0]) : TSI_S(kept);
         if (!own) kept++;
     }
 }
@@ -219,11 +211,6 @@ static bool diagonal_view(const tsi_op_call *call, const tsi_block *in, tsi_bloc
     return true;
 }
 
-static int64_t place_of(const tsi_operand *operand, int64_t dim, int64_t index)
-{
-    return operand->region ? tsi_span_list_find(&operand->region->dim[dim], index) : index;
-}
-
 /* Copies between line i of the diagonals and its place in the square: into the square or out of it.
  */
 static ts_status copy_line(const tsi_kernel_io *io, const tsi_operand *square,
@@ -232,9 +219,11 @@ static ts_status copy_line(const tsi_kernel_io *io, const tsi_operand *square,
     const diagonal_attributes *a = io->attributes;
     const tsi_block *s = &square->block, *l = &line->block;
     int32_t last = l->ndim - 1;
-    int64_t index = line->region ? tsi_span_list_at(&line->region->dim[last], position) : position;
-    int64_t row = place_of(square, a->dim1, index + (a->offset < 0 ? -a->offset : 0));
-    int64_t column = place_of(square, a->dim2, index + (a->offset > 0 ? a->offset : 0));
+    int64_t index = tsi_operand_global(line, last, position);
+    int64_t row =
+        tsi_operand_local(square, (int32_t)a->dim1, index + (a->offset < 0 ? -a->offset : 0));
+    int64_t column =
+        tsi_operand_local(square, (int32_t)a->dim2, index + (a->offset > 0 ? a->offset : 0));
     tsi_block at_line = *l, at_square = *l;
     at_line.ndim = at_square.ndim = last;
     at_square.dtype = s->dtype;
@@ -267,8 +256,7 @@ static ts_status diagonal_grad(const tsi_grad_io *io)
     diagonal_attributes a = *(const diagonal_attributes *)io->attributes;
     a.rows = io->in_meta[0].shape.extent[a.dim1];
     a.columns = io->in_meta[0].shape.extent[a.dim2];
-    io->in_grad[0] = tsi_op_make(&tsi_op_diagonal_backward, io->out_grad, 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_diagonal_backward, io->out_grad, 1, &a));
 }
 
 static bool sample_diagonal(tsi_sample *s)
@@ -335,21 +323,20 @@ static void backward_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_role *row;
     for (int32_t d = 0; d < call->out[0].shape.ndim; d++) {
         if (d == a->dim1 || d == a->dim2) continue;
-        if (!(row = tsi_rules_add(rules))) return;
+        row = tsi_rules_add(rules);
         row[0] = TSI_S(kept++);
         row[1] = TSI_S(d);
     }
-    if (!(row = tsi_rules_add(rules))) return;
+    row = tsi_rules_add(rules);
     row[0] = TSI_S(kept); /* each rank puts its own part of the diagonal among zeros */
-    row[1] = joined(&call->in[0]);
+    row[1] = tsi_index_joined(&call->in[0]);
 }
 
 static ts_status backward_grad(const tsi_grad_io *io)
 {
     diagonal_attributes a = *(const diagonal_attributes *)io->attributes;
     a.rows = a.columns = 0;
-    io->in_grad[0] = tsi_op_make(&tsi_op_diagonal, io->out_grad, 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_diagonal, io->out_grad, 1, &a));
 }
 
 static bool sample_backward(tsi_sample *s)

@@ -132,8 +132,7 @@ static ts_status strided_grad(const tsi_grad_io *io)
     strided_attributes a = *(const strided_attributes *)io->attributes;
     a.shape.count = io->in_meta[0].shape.ndim;
     memcpy(a.shape.value, io->in_meta[0].shape.extent, sizeof a.shape.value);
-    io->in_grad[0] = tsi_op_make(&tsi_op_as_strided_backward, io->out_grad, 1, &a);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(&tsi_op_as_strided_backward, io->out_grad, 1, &a));
 }
 
 static bool sample_strided(tsi_sample *s)

@@ -25,11 +25,6 @@ static void triangle_rules(const tsi_op_call *call, tsi_rules *rules)
     tsi_rules_batch(rules, call->in[0].shape.ndim, 0);
 }
 
-static int64_t global_of(const tsi_operand *x, int32_t dim, int64_t position)
-{
-    return x->region ? tsi_span_list_at(&x->region->dim[dim], position) : position;
-}
-
 static ts_status triangle_reference(const tsi_kernel_io *io)
 {
     const tsi_operand *x = &io->in[0];
@@ -38,11 +33,10 @@ static ts_status triangle_reference(const tsi_kernel_io *io)
     bool lower = io->op == &tsi_op_tril;
     int32_t last = in->ndim - 1;
     size_t size = ts_dtype_size((ts_dtype)in->dtype);
-    tsi_loop loop = { .ndim = in->ndim, .operand_count = 2, .stride = { in->stride, out->stride } };
-    memcpy(loop.extent, in->extent, sizeof loop.extent);
+    tsi_loop loop = TSI_LOOP(in, in->stride, out->stride);
     for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
-        int64_t row = global_of(x, last - 1, loop.index[last - 1]);
-        int64_t off = global_of(x, last, loop.index[last]) - row;
+        int64_t row = tsi_operand_global(x, last - 1, loop.index[last - 1]);
+        int64_t off = tsi_operand_global(x, last, loop.index[last]) - row;
         bool kept = lower ? off <= diagonal : off >= diagonal;
         void *to = tsi_block_at(out, loop.at[1]);
         if (!kept)
@@ -55,8 +49,7 @@ static ts_status triangle_reference(const tsi_kernel_io *io)
 
 static ts_status triangle_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = tsi_op_make(io->op, io->out_grad, 1, io->attributes);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_op_make(io->op, io->out_grad, 1, io->attributes));
 }
 
 static bool sample_triangle(tsi_sample *s)

@@ -194,7 +194,6 @@ static void view_rules(const tsi_op_call *call, tsi_rules *rules)
     for (int32_t d = 0; d < map.ndim; d++) {
         if (map.from[d] < 0 || in->extent[map.from[d]] != out->extent[d]) continue;
         tsi_role *row = tsi_rules_add(rules);
-        if (!row) return;
         row[0] = TSI_S(map.from[d]);
         row[1] = TSI_S(d);
     }
@@ -234,27 +233,23 @@ static ts_status permute_grad(const tsi_grad_io *io)
     int64_t back[TS_NDIM_MAX];
     for (int32_t d = 0; d < a->dims.count; d++)
         back[a->dims.value[d]] = d;
-    io->in_grad[0] = ts_permute(io->out_grad[0], back, a->dims.count);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_permute(io->out_grad[0], back, a->dims.count));
 }
 
 static ts_status transpose_grad(const tsi_grad_io *io)
 {
     const view_attributes *a = io->attributes;
-    io->in_grad[0] = ts_transpose(io->out_grad[0], (int32_t)a->dim0, (int32_t)a->dim1);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_transpose(io->out_grad[0], (int32_t)a->dim0, (int32_t)a->dim1));
 }
 
 static ts_status reshape_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = ts_reshape(io->out_grad[0], io->in_meta[0].shape);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, ts_reshape(io->out_grad[0], io->in_meta[0].shape));
 }
 
 static ts_status expand_grad(const tsi_grad_io *io)
 {
-    io->in_grad[0] = tsi_grad_unbroadcast(io->out_grad[0], &io->in_meta[0]);
-    return ts_rank_status(io->rank);
+    return tsi_grad_give(io, tsi_grad_unbroadcast(io->out_grad[0], &io->in_meta[0]));
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */

@@ -32,10 +32,9 @@ static int64_t offset_of(const tsi_block *ids, const tsi_block *block, int64_t p
 static bool find_rows(const tsi_operand *table, const tsi_block *ids, int64_t count, int64_t *row)
 {
     for (int64_t i = 0; i < count; i++) {
-        int64_t index =
-            tsi_load_int((ts_dtype)ids->dtype, tsi_block_at(ids, offset_of(ids, ids, i)));
+        int64_t index = tsi_block_int(ids, offset_of(ids, ids, i));
         if (index < 0 || index >= table->global->shape.extent[0]) return false;
-        row[i] = table->region ? tsi_span_list_find(&table->region->dim[0], index) : index;
+        row[i] = tsi_operand_local(table, 0, index);
     }
     return true;
 }

@@ -97,7 +97,7 @@ static int64_t far_of(picks *p, int32_t i, int64_t at)
         p->bad = 1;
         return TSI_ELSEWHERE;
     }
-    int64_t local = tsi_index_local(p->far, p->dim[i], v);
+    int64_t local = tsi_operand_local(p->far, p->dim[i], v);
     return local < 0 ? TSI_ELSEWHERE : local * p->far->block.stride[p->dim[i]] * p->size;
 }
 

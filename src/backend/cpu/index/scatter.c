@@ -50,7 +50,7 @@ static int64_t local_of(const along *a, int64_t index)
         int64_t local = index - a->first;
         return (uint64_t)local < (uint64_t)a->held ? local : -1;
     }
-    return tsi_index_local(a->far, a->dim, index);
+    return tsi_operand_local(a->far, a->dim, index);
 }
 
 /* The element that column j points to; NULL: not here. */

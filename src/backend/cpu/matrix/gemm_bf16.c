@@ -107,20 +107,10 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-static int64_t round_up(int64_t value, int64_t unit)
-{
-    return (value + unit - 1) / unit * unit;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The part of the result at (row, column), with b packed. */
 static void run_chunk(ts_rank *rank, const tsi_gemm *g, blocks *x, int64_t row, int64_t column)
 {
-    x->m = smaller(g->m - row, CHUNK_ROWS);
+    x->m = tsi_min_i64(g->m - row, CHUNK_ROWS);
     x->a.from = (const uint16_t *)g->a + row * g->am;
     x->a.count = x->m;
     int64_t at = row * g->cm + column * g->cn;
@@ -133,17 +123,17 @@ static void run_chunk(ts_rank *rank, const tsi_gemm *g, blocks *x, int64_t row, 
 
 ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm *g)
 {
-    int64_t depth = round_up(g->k, tile->kr);
-    int64_t rows = round_up(smaller(g->m, CHUNK_ROWS), tile->mr);
-    int64_t columns = round_up(smaller(g->n, CHUNK_COLUMNS), tile->nr);
+    int64_t depth = tsi_round_up(g->k, tile->kr);
+    int64_t rows = tsi_round_up(tsi_min_i64(g->m, CHUNK_ROWS), tile->mr);
+    int64_t columns = tsi_round_up(tsi_min_i64(g->n, CHUNK_COLUMNS), tile->nr);
     blocks x = { .tile = tile,
                  .k = g->k,
                  .cm = g->cm,
                  .cn = g->cn,
                  .accumulate = g->accumulate,
                  .wide = g->wide };
-    x.row_step = smaller(round_up(BLOCK_ROWS, tile->mr), rows);
-    x.column_step = smaller(round_up(BLOCK_COLUMNS, tile->nr), columns);
+    x.row_step = tsi_min_i64(tsi_round_up(BLOCK_ROWS, tile->mr), rows);
+    x.column_step = tsi_min_i64(tsi_round_up(BLOCK_COLUMNS, tile->nr), columns);
     x.a = tsi_panels_a(tile, 0, g->k);
     x.b = tsi_panels_b(tile, 0, g->k);
     x.a.stride = g->am;
@@ -158,7 +148,7 @@ ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm
     x.a.to = (uint16_t *)scratch.data + 2 * sums;
     x.b.to = x.a.to + rows * depth;
     for (int64_t column = 0; column < g->n; column += CHUNK_COLUMNS) {
-        x.n = smaller(g->n - column, CHUNK_COLUMNS);
+        x.n = tsi_min_i64(g->n - column, CHUNK_COLUMNS);
         x.b.from = (const uint16_t *)g->b + column * g->bn;
         x.b.count = x.n;
         pack(rank, &x.b);

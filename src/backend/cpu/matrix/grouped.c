@@ -48,8 +48,7 @@ static ts_status read_groups(const tsi_kernel_io *io, const tsi_operand *matrice
                    (const char *)group->data + at * (int64_t)size, (int64_t)size, 1);
         if (value < 0 || value >= groups)
             return tsi_grouped_refuse(io->op->name, value, groups, io->in[2].region != NULL);
-        s->group[row] =
-            matrices->region ? tsi_span_list_find(&matrices->region->dim[0], value) : value;
+        s->group[row] = tsi_operand_local(matrices, 0, value);
         for (int32_t d = group->ndim - 1; d >= 0 && ++index[d] == group->extent[d]; d--)
             index[d] = 0;
     }

@@ -65,16 +65,6 @@ typedef struct block {
     float *dq;
 } block;
 
-static int64_t round_up(int64_t value, int64_t unit)
-{
-    return (value + unit - 1) / unit * unit;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- panels ---------------------------------------------------------------------------------- */
 
 static tsi_panels query_panels(const backward *w, int kind, int64_t place, int64_t rows)
@@ -105,7 +95,7 @@ static void pack_keys(void *context, int64_t begin, int64_t end, int32_t worker)
         int64_t first = place % w->key_blocks * w->keys, group = place / w->key_blocks;
         const int64_t at[] = { group / w->a.groups, group % w->a.groups, first };
         for (int kind = 0; kind < KEY_KINDS; kind++) {
-            tsi_panels p = key_panels(w, kind, place, smaller(w->a.keys - first, w->keys));
+            tsi_panels p = key_panels(w, kind, place, tsi_min_i64(w->a.keys - first, w->keys));
             tsi_attend_panels(&p, of[kind], at, kind == KEY_TURNED);
             tsi_panels_pack(&p);
         }
@@ -149,7 +139,8 @@ static void pack_queries(void *context, int64_t begin, int64_t end, int32_t work
         int64_t first = place % w->query_blocks * w->queries, head = place / w->query_blocks;
         const int64_t at[] = { head / w->a.heads, head % w->a.heads, first };
         for (int kind = 0; kind < QUERY_KINDS; kind++) {
-            tsi_panels p = query_panels(w, kind, place, smaller(w->a.queries - first, w->queries));
+            tsi_panels p =
+                query_panels(w, kind, place, tsi_min_i64(w->a.queries - first, w->queries));
             tsi_attend_panels(&p, of[kind], at, kind >= QUERY_TURNED);
             tsi_panels_pack(&p);
         }
@@ -227,8 +218,8 @@ static void take_block(const backward *w, const state *s, const block *k)
     const tsi_bf16_tile *tile = w->tile;
     int64_t heads = w->a.heads, q_place = (k->b * heads + k->h) * w->query_blocks + k->query;
     int64_t k_place = (k->b * w->a.groups + k->g) * w->key_blocks + k->key;
-    int64_t all = smaller(w->a.keys - k->key * w->keys, w->keys); /* as they were packed */
-    int64_t depth = round_up(w->a.depth, tile->nr), width = round_up(w->a.width, tile->nr);
+    int64_t all = tsi_min_i64(w->a.keys - k->key * w->keys, w->keys); /* as they were packed */
+    int64_t depth = tsi_round_up(w->a.depth, tile->nr), width = tsi_round_up(w->a.width, tile->nr);
     tsi_panels q[QUERY_KINDS], key = key_panels(w, KEY, k_place, k->columns),
                                value = key_panels(w, VALUE, k_place, k->columns);
     for (int kind = 0; kind < QUERY_KINDS; kind++)
@@ -248,7 +239,7 @@ static void take_block(const backward *w, const state *s, const block *k)
     tsi_panels_multiply(&p, &q[OUT_TURNED], s->dv + row * width, width, false);
     tsi_panels_multiply(&ds, &q[QUERY_TURNED], s->dk + row * depth, depth, false);
     tsi_panels turned = key_panels(w, KEY_TURNED, k_place, k->columns);
-    turned.panel_size = round_up(all, tile->kr) * tile->mr;
+    turned.panel_size = tsi_round_up(all, tile->kr) * tile->mr;
     tsi_panels columns = tsi_panels_b(tile, k->rows, k->columns);
     columns.from = s->rows;
     columns.to = s->ds_turned;
@@ -267,7 +258,7 @@ static void take_queries(const backward *w, const state *s, block *k, int64_t en
     int64_t place = (k->b * a->heads + k->h) * w->query_blocks + k->query;
     k->base = w->base + place * w->queries;
     k->delta = w->delta + place * w->queries;
-    k->rows = smaller(a->queries - k->query * w->queries, w->queries);
+    k->rows = tsi_min_i64(a->queries - k->query * w->queries, w->queries);
     tsi_mask_runs runs = tsi_mask_runs_of(a->blocks, k->b, k->h, k->query);
     for (int64_t r = 0; r < runs.count; r++) {
         k->run = &runs.run[r];
@@ -307,9 +298,9 @@ static void *part(char *memory, size_t *at, size_t bytes)
 static size_t lay_out(const backward *w, state *s, char *scratch)
 {
     const size_t f = sizeof(float), h = sizeof(uint16_t), mr = (size_t)w->tile->mr;
-    size_t keys = (size_t)round_up(w->keys, w->tile->mr), queries = (size_t)w->queries;
-    size_t depth = (size_t)round_up(w->a.depth, w->tile->nr);
-    size_t width = (size_t)round_up(w->a.width, w->tile->nr);
+    size_t keys = (size_t)tsi_round_up(w->keys, w->tile->mr), queries = (size_t)w->queries;
+    size_t depth = (size_t)tsi_round_up(w->a.depth, w->tile->nr);
+    size_t width = (size_t)tsi_round_up(w->a.width, w->tile->nr);
     size_t own = (size_t)(w->chunk * w->keys) + mr;
     size_t at = 0;
     s->dk = part(scratch, &at, own * depth * f);
@@ -334,8 +325,9 @@ static void run_task(const backward *w, int64_t task, char *scratch)
     int64_t chunk = task % w->chunks, group = task / w->chunks;
     block k = { .b = group / a->groups, .g = group % a->groups };
     k.first = chunk * w->chunk * w->keys;
-    int64_t end = smaller(k.first + w->chunk * w->keys, a->keys), count = end - k.first;
-    int64_t depth = round_up(a->depth, w->tile->nr), width = round_up(a->width, w->tile->nr);
+    int64_t end = tsi_min_i64(k.first + w->chunk * w->keys, a->keys), count = end - k.first;
+    int64_t depth = tsi_round_up(a->depth, w->tile->nr),
+            width = tsi_round_up(a->width, w->tile->nr);
     memset(s.dk, 0, (size_t)((count + w->tile->mr) * depth) * sizeof(float));
     memset(s.dv, 0, (size_t)((count + w->tile->mr) * width) * sizeof(float));
     for (k.h = 0; k.h < a->heads; k.h++) {
@@ -374,7 +366,7 @@ static void finish_queries(void *context, int64_t begin, int64_t end, int32_t wo
                                            depth * w->queries);
         int64_t first = place % w->query_blocks * w->queries, head = place / w->query_blocks;
         const int64_t at[] = { head / w->a.heads, head % w->a.heads, first };
-        int64_t count = smaller(w->a.queries - first, w->queries);
+        int64_t count = tsi_min_i64(w->a.queries - first, w->queries);
         for (int64_t i = 0; i < count; i++)
             for (int64_t d = 0; d < depth; d++)
                 rows[i * depth + d] = sum[d * w->queries + i];
@@ -389,22 +381,23 @@ static void cut(backward *w)
 {
     const tsi_attend *a = &w->a;
     const tsi_bf16_tile *tile = w->tile;
-    w->queries = smaller(QUERIES, round_up(a->queries, UNIT));
-    w->keys = smaller(KEYS / tile->mr * tile->mr, round_up(a->keys, tile->mr));
+    w->queries = tsi_min_i64(QUERIES, tsi_round_up(a->queries, UNIT));
+    w->keys = tsi_min_i64(KEYS / tile->mr * tile->mr, tsi_round_up(a->keys, tile->mr));
     w->query_blocks = (a->queries - 1) / w->queries + 1;
     w->key_blocks = (a->keys - 1) / w->keys + 1;
     int64_t dims[QUERY_KINDS] = { a->depth, a->width, a->depth, a->width };
     for (int kind = 0; kind < QUERY_KINDS; kind++)
-        w->query_size[kind] = w->queries * round_up(dims[kind], UNIT);
-    w->key_size[KEY] = w->keys * round_up(a->depth, tile->kr);
-    w->key_size[VALUE] = w->keys * round_up(a->width, tile->kr);
-    w->key_size[KEY_TURNED] = round_up(a->depth, tile->mr) * round_up(w->keys, tile->kr);
-    w->partial_size = round_up(a->depth, tile->mr) * w->queries;
+        w->query_size[kind] = w->queries * tsi_round_up(dims[kind], UNIT);
+    w->key_size[KEY] = w->keys * tsi_round_up(a->depth, tile->kr);
+    w->key_size[VALUE] = w->keys * tsi_round_up(a->width, tile->kr);
+    w->key_size[KEY_TURNED] = tsi_round_up(a->depth, tile->mr) * tsi_round_up(w->keys, tile->kr);
+    w->partial_size = tsi_round_up(a->depth, tile->mr) * w->queries;
     int64_t tasks = a->batches * a->groups;
     int64_t bytes = a->batches * a->heads * w->query_blocks * w->partial_size * 4;
     int64_t chunks = tasks < TASKS ? TASKS / tasks : 1;
-    chunks = smaller(chunks, w->key_blocks);
-    if (bytes > 0) chunks = smaller(chunks, PARTIAL_BYTES / bytes + 1); /* heads may have size 0 */
+    chunks = tsi_min_i64(chunks, w->key_blocks);
+    if (bytes > 0)
+        chunks = tsi_min_i64(chunks, PARTIAL_BYTES / bytes + 1); /* heads may have size 0 */
     w->chunk = (w->key_blocks - 1) / chunks + 1;
     w->chunks = (w->key_blocks - 1) / w->chunk + 1;
 }

@@ -50,16 +50,6 @@ typedef struct state {
     bool begun;          /* sums are there to be added to */
 } state;
 
-static int64_t round_up(int64_t value, int64_t unit)
-{
-    return (value + unit - 1) / unit * unit;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- keys and values as panels --------------------------------------------------------------- */
 
 static tsi_panels panels_of_keys(const forward *f, int64_t place, int64_t columns)
@@ -104,7 +94,7 @@ static void pack_keys(void *context, int64_t begin, int64_t end, int32_t worker)
     for (int64_t place = begin; place < end; place++) {
         int64_t first = place % f->key_blocks * f->step, g = place / f->key_blocks % f->a.groups;
         int64_t b = place / f->key_blocks / f->a.groups;
-        int64_t columns = smaller(f->a.keys - first, f->step);
+        int64_t columns = tsi_min_i64(f->a.keys - first, f->step);
         tsi_panels k = panels_of_keys(f, place, columns), v = panels_of_values(f, place, columns);
         tsi_attend_panels(&k, f->k, (const int64_t[]){ b, g, first }, false);
         tsi_attend_panels(&v, f->v, (const int64_t[]){ b, g, first }, true);
@@ -208,7 +198,7 @@ static void take_keys(const forward *f, state *s, int64_t place, const tsi_mask_
     int64_t columns = tsi_attend_columns(&f->a, run, at[3]);
     tsi_panels k = panels_of_keys(f, place, columns), v = panels_of_values(f, place, columns);
     /* These were packed with all keys of the block: zeros of p meet those that are too many. */
-    v.panel_size = round_up(smaller(f->a.keys - at[3], f->step), f->tile->kr) * f->tile->nr;
+    v.panel_size = tsi_round_up(tsi_min_i64(f->a.keys - at[3], f->step), f->tile->kr) * f->tile->nr;
     tsi_panels_multiply(&s->q, &k, s->score, f->step, true);
     tsi_panels p = tsi_panels_a(f->tile, s->rows, columns);
     p.to = s->p.to;
@@ -239,13 +229,13 @@ static void store_rows(const forward *f, const state *s, const int64_t *at)
 /* Where the parts of a worker's scratch begin; its size if `s` is NULL. */
 static size_t lay_out(const forward *f, state *s, char *at)
 {
-    int64_t rows = f->rows, ld = round_up(f->a.width, f->tile->nr);
-    int64_t depth = round_up(f->a.depth, f->tile->kr);
+    int64_t rows = f->rows, ld = tsi_round_up(f->a.width, f->tile->nr);
+    int64_t depth = tsi_round_up(f->a.depth, f->tile->kr);
     size_t score = (size_t)(rows * f->step) * sizeof(float);
     size_t sum = (size_t)(rows * ld) * sizeof(float);
-    size_t weight = (size_t)round_up(f->tile->mr * f->step * 2, TSI_CACHE_LINE);
+    size_t weight = (size_t)tsi_round_up(f->tile->mr * f->step * 2, TSI_CACHE_LINE);
     size_t p = (size_t)(rows * f->step) * sizeof(uint16_t);
-    size_t q = (size_t)round_up(rows * depth * 2, TSI_CACHE_LINE);
+    size_t q = (size_t)tsi_round_up(rows * depth * 2, TSI_CACHE_LINE);
     if (s) {
         s->ld = ld;
         s->score = (float *)(void *)at;
@@ -265,7 +255,7 @@ static void run_block(const forward *f, int64_t task, char *scratch)
     int64_t block = task % f->query_blocks, h = task / f->query_blocks % a->heads;
     int64_t at[] = { task / f->query_blocks / a->heads, h, block * f->rows, 0 };
     int64_t place = (at[0] * a->groups + tsi_attend_group(a, h)) * f->key_blocks;
-    s.rows = smaller(a->queries - at[2], f->rows);
+    s.rows = tsi_min_i64(a->queries - at[2], f->rows);
     for (int64_t i = 0; i < s.rows; i++) {
         float norm = norm_of(f, f->q, (const int64_t[]){ at[0], h, at[2] + i }, 1);
         float most = f->factor * norm * f->norm[place] * 1.001f; /* more than rounding adds */
@@ -306,15 +296,15 @@ ts_status tsi_attend_forward_bf16(const tsi_kernel_io *io, tsi_attend *a)
     f.v = &io->in[2].block;
     f.out = &io->out[0].block;
     f.lse = &io->out[1].block;
-    f.step = smaller(KEYS, round_up(a->keys > 0 ? a->keys : 1, UNIT));
+    f.step = tsi_min_i64(KEYS, tsi_round_up(a->keys > 0 ? a->keys : 1, UNIT));
     f.key_blocks = (a->keys + f.step - 1) / f.step;
-    f.rows = round_up(QUERIES, f.tile->mr);
+    f.rows = tsi_round_up(QUERIES, f.tile->mr);
     TSI_ASSERT(f.rows <= ROWS_MAX);
     f.query_blocks = (a->queries - 1) / f.rows + 1;
     TSI_TRY(tsi_attend_tiles(a, f.rows, f.step));
     f.a = *a;
-    f.keys_size = f.step * round_up(a->depth, f.tile->kr);
-    f.values_size = f.step * round_up(a->width, f.tile->nr);
+    f.keys_size = f.step * tsi_round_up(a->depth, f.tile->kr);
+    f.values_size = f.step * tsi_round_up(a->width, f.tile->nr);
     f.scratch_bytes = lay_out(&f, NULL, NULL);
     int64_t places = a->batches * a->groups * f.key_blocks;
     tsi_scratch packed = { 0 }, own = { 0 };

@@ -43,16 +43,11 @@ void tsi_attend_done(tsi_attend *a)
     ts_mask_release(a->mask);
 }
 
-static int64_t global_of(const tsi_operand *operand, int32_t dim, int64_t local)
-{
-    return operand->region ? tsi_span_list_at(&operand->region->dim[dim], local) : local;
-}
-
 int64_t tsi_attend_group(const tsi_attend *a, int64_t head)
 {
     const tsi_operand *k = &a->io->in[1];
-    int64_t group = global_of(&a->io->in[0], 1, head) / a->group_size;
-    return k->region ? tsi_span_list_find(&k->region->dim[1], group) : group;
+    int64_t group = tsi_operand_global(&a->io->in[0], 1, head) / a->group_size;
+    return tsi_operand_local(k, 1, group);
 }
 
 void *tsi_attend_lse(const tsi_block *lse, int64_t b, int64_t h, int64_t t)

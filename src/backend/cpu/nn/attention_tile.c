@@ -7,11 +7,6 @@
 
 #include "backend/cpu/nn/attention.h"
 
-static int64_t global_of(const tsi_operand *operand, int32_t dim, int64_t local)
-{
-    return operand->region ? tsi_span_list_at(&operand->region->dim[dim], local) : local;
-}
-
 static bool bit_at(const uint64_t *bits, int64_t i)
 {
     return bits[i / 64] >> (i % 64) & 1;
@@ -46,7 +41,8 @@ static void change_scores(const tsi_attend *a, const tsi_attend_row *row, float 
     const tsi_operand *q = &a->io->in[0];
     const int64_t *key = a->blocks->key_at + row->key, query = a->blocks->query_at[row->query];
     float bias = 0;
-    if (a->alibi) bias = (float)tsi_mask_slope(global_of(q, 1, row->h), q->global->shape.extent[1]);
+    if (a->alibi)
+        bias = (float)tsi_mask_slope(tsi_operand_global(q, 1, row->h), q->global->shape.extent[1]);
     for (int64_t j = row->first; j < row->last; j++) {
         float s = score[j] * a->scale, d = a->scale;
         if (a->cap > 0) {
@@ -78,11 +74,11 @@ double tsi_attend_weigh(const tsi_attend *a, float *score, float top, int64_t co
 void tsi_attend_drop_row(const tsi_attend *a, const tsi_attend_row *row, float *x)
 {
     const tsi_operand *q = &a->io->in[0], *k = &a->io->in[1];
-    int64_t b = global_of(q, 0, row->b), h = global_of(q, 1, row->h);
-    int64_t query = global_of(q, 2, row->query);
+    int64_t b = tsi_operand_global(q, 0, row->b), h = tsi_operand_global(q, 1, row->h);
+    int64_t query = tsi_operand_global(q, 2, row->query);
     float factor = (float)a->drop.factor;
     for (int64_t j = row->first; j < row->last; j++) {
-        int64_t key = global_of(k, 2, row->key + j);
+        int64_t key = tsi_operand_global(k, 2, row->key + j);
         x[j] *= tsi_attention_keeps(&a->drop, b, h, query, key) ? factor : 0.0f;
     }
 }

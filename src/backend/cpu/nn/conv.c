@@ -148,8 +148,7 @@ static char *y_of(const conv *c, int64_t image, int64_t group, int64_t p)
 static void begin_bias(const conv *c, const tsi_block *bias, int64_t group, char *y, int64_t count)
 {
     for (int64_t o = 0; o < c->outer; o++) {
-        double b = tsi_load_real((ts_dtype)bias->dtype,
-                                 tsi_block_at(bias, (group * c->outer + o) * bias->stride[0]));
+        double b = tsi_block_real(bias, (group * c->outer + o) * bias->stride[0]);
         char *row = y + o * c->p * c->size;
         for (int64_t i = 0; i < count; i++)
             tsi_store_real(c->dtype, row + i * c->size, b);

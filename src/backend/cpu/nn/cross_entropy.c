@@ -37,8 +37,7 @@ static int64_t offset_of(const entropy *e, const tsi_block *block, int64_t row)
 
 static int64_t label_of(const entropy *e, int64_t row)
 {
-    return tsi_load_int((ts_dtype)e->labels->dtype,
-                        tsi_block_at(e->labels, offset_of(e, e->labels, row)));
+    return tsi_block_int(e->labels, offset_of(e, e->labels, row));
 }
 
 /* The logits of a row, in f32. */
@@ -81,7 +80,7 @@ static void run_forward(void *context, int64_t begin, int64_t end, int32_t worke
         int64_t label = label_of(e, row);
         bool counts = label != e->ignored;
         double chosen, value = row_lse(e, row, worker, counts ? label : -1, &chosen);
-        tsi_store_real((ts_dtype)lse->dtype, tsi_block_at(lse, offset_of(e, lse, row)), value);
+        tsi_block_set_real(lse, offset_of(e, lse, row), value);
         e->term[row] = counts ? value - chosen : 0.0;
     }
 }
@@ -95,9 +94,7 @@ static void finish(const entropy *e, int64_t rows, int64_t reduction)
     for (int64_t row = 0; row < rows; row++) {
         total += e->term[row];
         counted += label_of(e, row) != e->ignored;
-        if (reduction == 2)
-            tsi_store_real((ts_dtype)loss->dtype, tsi_block_at(loss, offset_of(e, loss, row)),
-                           e->term[row]);
+        if (reduction == 2) tsi_block_set_real(loss, offset_of(e, loss, row), e->term[row]);
     }
     if (reduction == 0) total /= (double)counted; /* 0 / 0: nothing counts, not a number */
     if (reduction != 2) tsi_store_real((ts_dtype)loss->dtype, loss->data, total);
@@ -170,8 +167,8 @@ static slope slope_of(const entropy *e, int64_t row)
     if (e->io->in[0].region && s.label >= 0)
         s.label = tsi_span_list_find(&e->io->in[0].region->dim[e->x->ndim - 1], s.label);
     if (s.label >= e->classes) s.label = -1;
-    s.base = tsi_load_real((ts_dtype)lse->dtype, tsi_block_at(lse, offset_of(e, lse, row)));
-    s.scale = tsi_load_real((ts_dtype)g->dtype, tsi_block_at(g, offset_of(e, g, row)));
+    s.base = tsi_block_real(lse, offset_of(e, lse, row));
+    s.scale = tsi_block_real(g, offset_of(e, g, row));
     s.zero = s.scale == 0.0;
     s.none = !s.zero && isnan(s.base);
     return s;

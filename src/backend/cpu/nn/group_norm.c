@@ -35,7 +35,7 @@ static void store_statistic(const group_norm *g, int32_t output, int64_t row, do
 {
     const tsi_block *to = &g->io->out[output].block;
     int64_t at = row / g->groups * to->stride[0] + row % g->groups * to->stride[1];
-    tsi_store_real((ts_dtype)to->dtype, tsi_block_at(to, at), value);
+    tsi_block_set_real(to, at, value);
 }
 
 /* One group of a block of any strides into the buffer, or out of it. */
@@ -115,8 +115,7 @@ static void parameter(const tsi_kernel_io *io, int32_t input, float *to, int64_t
     bool given = p && p->dtype != TS_DTYPE_NONE;
     for (int64_t c = 0; c < io->in[0].block.extent[1]; c++) {
         float value = otherwise;
-        if (given)
-            value = (float)tsi_load_real((ts_dtype)p->dtype, tsi_block_at(p, c * p->stride[0]));
+        if (given) value = (float)tsi_block_real(p, c * p->stride[0]);
         for (int64_t i = 0; i < times; i++)
             *to++ = value;
     }

@@ -31,107 +31,35 @@ static TSI_INLINE void into_i64(int64_t *restrict to, const int64_t *restrict x,
         to[i] = step(to[i], x[i]);
 }
 
-static void join_sum_f32(float *to, const float *x, int64_t count)
-{
-    into_f32(to, x, count, add_f32_);
-}
-
-static void join_squares_f32(float *to, const float *x, int64_t count)
-{
-    into_f32(to, x, count, add_square_f32_);
-}
-
-static void join_prod_f32(float *to, const float *x, int64_t count)
-{
-    into_f32(to, x, count, multiply_f32_);
-}
-
+/* JOIN(sum, f32, float, float, add_f32_): join_sum_f32, which folds rows of floats by add_f32_. */
+#define JOIN(name, type, to_type, from_type, step)                                                 \
+    static void join_##name##_##type(to_type *to, const from_type *x, int64_t count)               \
+    {                                                                                              \
+        into_##type(to, x, count, step);                                                           \
+    }
+JOIN(sum, f32, float, float, add_f32_)
+JOIN(squares, f32, float, float, add_square_f32_)
+JOIN(prod, f32, float, float, multiply_f32_)
 #ifndef TSI_ROWS_OWN_EXTREMES
-static void join_max_f32(float *to, const float *x, int64_t count)
-{
-    into_f32(to, x, count, larger_f32_);
-}
-
-static void join_min_f32(float *to, const float *x, int64_t count)
-{
-    into_f32(to, x, count, smaller_f32_);
-}
+JOIN(max, f32, float, float, larger_f32_)
+JOIN(min, f32, float, float, smaller_f32_)
 #endif
-
-static void join_sum_f64(double *to, const double *x, int64_t count)
-{
-    into_f64(to, x, count, add_f64_);
-}
-
-static void join_squares_f64(double *to, const double *x, int64_t count)
-{
-    into_f64(to, x, count, add_square_f64_);
-}
-
-static void join_prod_f64(double *to, const double *x, int64_t count)
-{
-    into_f64(to, x, count, multiply_f64_);
-}
-
-static void join_max_f64(double *to, const double *x, int64_t count)
-{
-    into_f64(to, x, count, larger_f64_);
-}
-
-static void join_min_f64(double *to, const double *x, int64_t count)
-{
-    into_f64(to, x, count, smaller_f64_);
-}
-
-static void join_sum_f64_f32(double *to, const float *x, int64_t count)
-{
-    into_f64_f32(to, x, count, add_f64_);
-}
-
-static void join_squares_f64_f32(double *to, const float *x, int64_t count)
-{
-    into_f64_f32(to, x, count, add_square_f64_);
-}
-
-static void join_prod_f64_f32(double *to, const float *x, int64_t count)
-{
-    into_f64_f32(to, x, count, multiply_f64_);
-}
-
-static void join_max_f64_f32(double *to, const float *x, int64_t count)
-{
-    into_f64_f32(to, x, count, larger_f64_);
-}
-
-static void join_min_f64_f32(double *to, const float *x, int64_t count)
-{
-    into_f64_f32(to, x, count, smaller_f64_);
-}
-
-static void join_sum_i64(int64_t *to, const int64_t *x, int64_t count)
-{
-    into_i64(to, x, count, add_i64_);
-}
-
-static void join_squares_i64(int64_t *to, const int64_t *x, int64_t count)
-{
-    into_i64(to, x, count, add_square_i64_);
-}
-
-static void join_prod_i64(int64_t *to, const int64_t *x, int64_t count)
-{
-    into_i64(to, x, count, multiply_i64_);
-}
-
-static void join_max_i64(int64_t *to, const int64_t *x, int64_t count)
-{
-    into_i64(to, x, count, larger_i64_);
-}
-
-static void join_min_i64(int64_t *to, const int64_t *x, int64_t count)
-{
-    into_i64(to, x, count, smaller_i64_);
-}
+JOIN(sum, f64, double, double, add_f64_)
+JOIN(squares, f64, double, double, add_square_f64_)
+JOIN(prod, f64, double, double, multiply_f64_)
+JOIN(max, f64, double, double, larger_f64_)
+JOIN(min, f64, double, double, smaller_f64_)
+JOIN(sum, f64_f32, double, float, add_f64_)
+JOIN(squares, f64_f32, double, float, add_square_f64_)
+JOIN(prod, f64_f32, double, float, multiply_f64_)
+JOIN(max, f64_f32, double, float, larger_f64_)
+JOIN(min, f64_f32, double, float, smaller_f64_)
+JOIN(sum, i64, int64_t, int64_t, add_i64_)
+JOIN(squares, i64, int64_t, int64_t, add_square_i64_)
+JOIN(prod, i64, int64_t, int64_t, multiply_i64_)
+JOIN(max, i64, int64_t, int64_t, larger_i64_)
+JOIN(min, i64, int64_t, int64_t, smaller_i64_)
+#undef JOIN
 
 /* ---- four rows into a row -------------------------------------------------------------------- */
 
