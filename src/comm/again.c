@@ -345,6 +345,12 @@ ts_status tsi_again_wait(ts_work *work)
                          (tsi_kept_work){ wait_run, work->again, NULL, &wait_kind });
 }
 
+bool tsi_again_elsewhere(const ts_work *work)
+{
+    const ts_rank *rank = work->comm->rank;
+    return work->again && rank->kept && !tsi_keeps(rank);
+}
+
 static ts_status batch_begin_run(void *context)
 {
     return ts_group_batch_begin(context);

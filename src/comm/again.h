@@ -13,6 +13,9 @@
 /* Each runs what it is named after and keeps it; the rank keeps (tsi_keeps). */
 ts_status tsi_again_issue(tsi_call *call);
 ts_status tsi_again_wait(ts_work *work);
+/* Was it issued by the step, and is what runs now a piece of that step, of which nothing is kept?
+ * Then the wait is made later. */
+bool tsi_again_elsewhere(const ts_work *work);
 ts_status tsi_again_batch_begin(ts_rank *rank);
 ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options);
 /* A run that failed: what it posted ends before its memory may go. */
