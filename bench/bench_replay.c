@@ -251,6 +251,7 @@ int cli_bench_replay(int argc, char **argv)
                 "with --order: per cent of the recorded step's that it may hold (default: 150)"),
         CLI_FLAG("shared", &order.shared,
                  "with --order: ranks read shards where they lie, nothing is gathered"),
+        CLI_FLAG("parts", &order.parts, "with --order: large operations may go in parts"),
         CLI_TEXT("save", &order.save, "FILE",
                  "with --order: programs to FILE.before and FILE.after"),
         CLI_FLAG("json", &json, "one JSON object"),

@@ -10,6 +10,7 @@ typedef struct bench_order { /* one model on a mesh, its step in two orders */
     const char *mesh, *engine;
     const char *save; /* programs go to SAVE.before and SAVE.after; NULL: nowhere */
     int64_t ranks, threads, layers, hidden, vocab, rows, context, seconds;
+    bool parts;     /* large operations may go in parts */
     bool shared;    /* ranks of a process have their shards where all read them: no gathers */
     int64_t memory; /* per cent of what the recorded step holds that the new order may hold */
 } bench_order;

@@ -4,7 +4,8 @@
  *
  *   recorded    units of fsdp are gathered when they are called and reduced when their backward is
  *               done, so waits stand behind what they wait for
- *   reordered   by ts_program_reorder, all passes, with times of timed replays
+ *   reordered   by ts_program_reorder, all passes (parts if asked for), with times of timed
+ *               replays
  *
  * Two models, so that both steps are there at once and run in turns. A step lasts until the slowest
  * rank is done; medians count. Exposed is what a rank's thread spends in operations of
@@ -122,7 +123,7 @@ static ts_status reorder(race *r, trainee *t)
     ts_reorder_options options;
     ts_reorder_options_init(&options);
     options.tries = TRIES;
-    options.passes = TS_PASS_ALL & ~(uint32_t)TS_PASS_SPLIT; /* parts run as wholes */
+    if (!asked->parts) options.passes = TS_PASS_ALL & ~(uint32_t)TS_PASS_SPLIT;
     ts_status status = ts_step_program(t->step, &program);
     if (status == TS_OK) status = ts_program_simulate(program, NULL, &times[RECORDED], NULL, NULL);
     if (status == TS_OK) status = ts_step_summarise(t->step, &is);
@@ -229,9 +230,12 @@ static void report(const race *r, bench_lines *lines)
     bench_line *line =
         bench_lines_add(lines, "ms", 1e3 * step[REORDERED], "%s: a step, reordered", mesh);
     bench_line_floor(line, 1e3 * step[RECORDED], "as recorded");
-    bench_line_note(line, "%lld turns; of %lld works %lld moved, %lld begin ahead, %lld go as one",
+    bench_line_note(line,
+                    "%lld turns; of %lld works %lld moved, %lld begin ahead, %lld go as one, %lld "
+                    "in parts (%lld left whole)",
                     (long long)r->turns, (long long)r->order.works, (long long)r->order.moved,
-                    (long long)r->order.ahead, (long long)r->order.joined);
+                    (long long)r->order.ahead, (long long)r->order.joined,
+                    (long long)r->order.parted, (long long)r->order.whole);
     line = bench_lines_add(lines, "ms", 1e3 * exposed[REORDERED],
                            "%s: exposed communication, reordered", mesh);
     bench_line_floor(line, 1e3 * exposed[RECORDED], "as recorded");

@@ -90,8 +90,9 @@ typedef struct ts_step_options {
     double grad_scale; /* what the loss was multiplied by, and gradients are divided by; 0: 1 */
     ts_tensor *loss;   /* (optional) of one element: not finite, and the update does not run */
     int32_t skips;     /* 1: later updates run again after one that did not; 0: none does */
-    int32_t reserved;
-    ts_group *stages; /* (optional) the norm is taken over these ranks' parameters together */
+    int32_t adds_loss; /* with stages, 1: the loss is the sum of those that these ranks have, and
+                          one that has none gives NULL; 0: all give the same */
+    ts_group *stages;  /* (optional) the norm is taken over these ranks' parameters together */
     const ts_tensor *shared; /* (optional) a parameter whose gradient another of them counts */
 } ts_step_options;
 

@@ -61,6 +61,7 @@ typedef struct ts_step_order { /* may grow at the end */
                                 that places are not known: as if it was refused */
     int64_t joined;          /* operations that go with others of their bucket as one */
     int64_t ahead;           /* that begin before others which they were recorded behind */
+    int64_t parted, whole;   /* that the program has in parts: go so; are left whole */
 } ts_step_order;
 
 /* [coll] as far as fn is. Runs fn once. NULL after recording why not: the function failed, or does
@@ -75,7 +76,8 @@ TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
  * ts_program_reorder, or one from a file. NULL: in the recorded order. The bits are those of the
  * recorded order. Operations begin as the program has them where all ranks do the same operations
  * and can begin them alike, else as they were recorded, so ranks need not agree on an order. The
- * operations of a bucket go as one where all ranks have the same program and can do so. Memory is
+ * operations of a bucket go as one, and operations in parts go in parts (at most four), where all
+ * ranks have the same program and can do so. Memory is
  * laid out anew by the lives that blocks have in the new order, in at most bytes_max bytes; 0: in
  * what the recorded step keeps, and an order that needs more is not taken. `out` may be NULL.
  * Refused with a sentence: a program of another step, one with something wrong with it
@@ -83,7 +85,7 @@ TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
  * a rank that refuses. Its order stays, unless operations begin in it as all ranks agreed: then it
  * goes back to the recorded order, in as many bytes as that needs. On the others operations begin
  * as they were recorded, as after any call in which ranks do not agree. After ts_rank_recover all
- * operations go alone, and begin as they were recorded. */
+ * operations go alone and whole, and begin as they were recorded. */
 TS_API TS_NODISCARD ts_status ts_step_reorder(ts_step *step, const ts_program *program,
                                               int64_t bytes_max, ts_step_order *out);
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.

@@ -25,6 +25,7 @@ typedef enum tsi_kept_order {
     TSI_KEPT_ISSUE,  /* begins an operation: those have one order on all ranks */
     TSI_KEPT_MEET,   /* begins one and waits for it */
     TSI_KEPT_WAIT,   /* for what the work of the same context began, and behind that */
+    TSI_KEPT_PART,   /* goes on with what the work of the same context began, before the wait */
     TSI_KEPT_BATCH,  /* from here to the end of the batch is one piece */
     TSI_KEPT_CLOSE,  /* the end of a batch: MEET or, if somebody waits later, ISSUE */
     TSI_KEPT_LAST    /* behind everything before it; what waits for others stays behind it */

@@ -5,26 +5,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/again_op.h"
 #include "comm/comm.h"
 #include "device/block_task.h"
-
-typedef struct again {
-    tsi_call call; /* of one operation: group, options, blocks; its lists are copies */
-    void *lists;
-    char *name;
-    const char *where;
-    ts_rank *rank;
-    ts_work *work;  /* under way; NULL: it is not, or the caller waits in the call */
-    uint64_t event; /* in the rank's ring, of its latest run; 0: none of its own */
-    bool posted;    /* the caller waits later */
-    /* Of operations that go as one: the last of them, which takes all along, and the next one. Of
-     * the last: the first, where the elements of all lie side by side (NULL: they stay where they
-     * are), and the epoch of which it was agreed: after it some ranks may know of newer orders, so
-     * each goes alone. */
-    struct again *with, *next, *first;
-    char *room;
-    uint64_t epoch;
-} again;
 
 static void again_destroy(void *context)
 {
@@ -153,81 +136,20 @@ static ts_status unpack(const again *last)
     return copy_all(last, false);
 }
 
-typedef struct parts { /* of an exchange that is put together */
-    ts_part *send, *recv;
-    int64_t send_count, recv_count;
-} parts;
-
-static ts_part part_of(const tsi_block *block, int64_t peer, bool combine)
-{
-    ts_part part = { .peer = peer, .data = block->data, .ndim = block->ndim, .combine = combine };
-    memcpy(part.extent, block->extent, sizeof part.extent);
-    memcpy(part.stride, block->stride, sizeof part.stride);
-    return part;
-}
-
-/* What a collective gives to each member and gets from it; terms fold in the order of members. */
-static void add_collective(parts *to, const tsi_work *work)
-{
-    bool folds = work->print.reduce != TS_REDUCE_NONE;
-    int64_t first = to->recv_count;
-    for (int64_t peer = 0; peer < work->team->size; peer++) {
-        tsi_block block;
-        if (tsi_work_send_block(work, peer, &block))
-            to->send[to->send_count++] = part_of(&block, peer, false);
-        if (tsi_work_recv_block(work, peer, &block)) {
-            bool combine = folds && to->recv_count > first;
-            to->recv[to->recv_count++] = part_of(&block, peer, combine);
-        }
-    }
-}
-
-static void add_list(ts_part *to, int64_t *count, const ts_part *list, int64_t more)
-{
-    if (more > 0) memcpy(to + *count, list, (size_t)more * sizeof *list);
-    *count += more;
-}
-
-static void add_parts(parts *to, const tsi_work *work)
-{
-    if (work->print.kind != TSI_COMM_EXCHANGE) {
-        add_collective(to, work);
-        return;
-    }
-    add_list(to->send, &to->send_count, work->send, work->send_count);
-    add_list(to->recv, &to->recv_count, work->recv, work->recv_count);
-}
-
 /* One exchange of the blocks of all: those between two members match in order, so lists one behind
  * another match too. *lists: to be put back when it was issued. */
 static ts_status put_together(const again *last, tsi_call *call, void **lists)
 {
-    tsi_work *work = &call->local.base;
     int64_t sends = 0, recvs = 0;
-    for (const again *a = last->first; a; a = a->next) {
-        const tsi_work *one = &a->call.local.base;
-        bool listed = one->print.kind == TSI_COMM_EXCHANGE;
-        sends += listed ? one->send_count : one->team->size;
-        recvs += listed ? one->recv_count : one->team->size;
-    }
+    for (const again *a = last->first; a; a = a->next)
+        tsi_exchange_room(&a->call.local.base, &sends, &recvs);
     size_t bytes = (size_t)(sends + recvs) * sizeof(ts_part);
     *lists = tsi_copies_take(call->group->comm, bytes);
     if (!*lists) return tsi_fail_memory("the lists of a bucket", bytes);
-    parts all = { .send = *lists, .recv = (ts_part *)*lists + sends };
+    tsi_exchange_lists all = { .send = *lists, .recv = (ts_part *)*lists + sends };
     for (const again *a = last->first; a; a = a->next)
-        add_parts(&all, &a->call.local.base);
-    work->in = work->out = (tsi_block){ 0 };
-    work->send_rows = work->recv_rows = NULL;
-    work->lists_stay = false;
-    work->send = all.send_count > 0 ? all.send : NULL;
-    work->recv = all.recv_count > 0 ? all.recv : NULL;
-    work->send_count = all.send_count;
-    work->recv_count = all.recv_count;
-    work->print = (tsi_fingerprint){ .kind = TSI_COMM_EXCHANGE,
-                                     .root = -1,
-                                     .dtype = work->print.dtype,
-                                     .reduce = work->print.reduce };
-    call->name = tsi_comm_kind_name(TSI_COMM_EXCHANGE);
+        tsi_exchange_add(&all, &a->call.local.base);
+    tsi_exchange_become(call, &all);
     return TS_OK;
 }
 
@@ -249,14 +171,16 @@ static ts_status issue_run(void *context)
 {
     again *a = context;
     const again *last = last_of(a);
-    a->event = 0;
+    memset(a->event, 0, sizeof a->event);
+    a->begun = 0;
     if (last && last != a) return TS_OK; /* it begins with the last of them */
+    if (!last && tsi_again_parts(a) > 0) return tsi_again_next_part(a);
     tsi_call call = a->call;
     a->rank->where = a->where;
     call.options.work = a->posted ? &a->work : NULL;
     ts_status status = last ? issue_joined(last, &call) : tsi_call_issue(&call);
     bool posted = a->posted || call.group->comm->batch_open;
-    if (status == TS_OK && posted) a->event = tsi_ring_last(a->rank->ring); /* the one it began */
+    if (status == TS_OK && posted) a->event[0] = tsi_ring_last(a->rank->ring); /* that it began */
     return status;
 }
 
@@ -324,14 +248,28 @@ ts_status tsi_again_issue(tsi_call *call)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
+/* All parts, also when one of them failed. */
+static ts_status end_all(again *a)
+{
+    ts_work *work = a->work;
+    a->work = NULL;
+    ts_status status = ts_work_wait(work);
+    for (int32_t i = 1; i < a->begun; i++) {
+        work = a->more[i - 1];
+        a->more[i - 1] = NULL;
+        ts_status part = ts_work_wait(work);
+        if (status == TS_OK) status = part;
+    }
+    a->begun = 0;
+    return status;
+}
+
 static ts_status wait_run(void *context)
 {
     again *a = context, *last = last_of(a);
     if (last) a = last;
-    ts_work *work = a->work;
-    if (!work) return TS_OK; /* of those who wait for the same, the first did */
-    a->work = NULL;
-    TSI_TRY(ts_work_wait(work));
+    if (!a->work) return TS_OK; /* of those who wait for the same, the first did */
+    TSI_TRY(end_all(a));
     return last && last->room ? unpack(last) : TS_OK;
 }
 
@@ -343,6 +281,12 @@ ts_status tsi_again_wait(ts_work *work)
                         "wait for it first");
     return tsi_keep_work(work->comm->rank,
                          (tsi_kept_work){ wait_run, work->again, NULL, &wait_kind });
+}
+
+bool tsi_again_elsewhere(const ts_work *work)
+{
+    const ts_rank *rank = work->comm->rank;
+    return work->again && rank->kept && !tsi_keeps(rank);
 }
 
 static ts_status batch_begin_run(void *context)
@@ -365,15 +309,21 @@ int64_t tsi_again_open(const tsi_kept *kept)
     return open;
 }
 
-uint64_t tsi_again_event(const tsi_kept_work *work)
+int32_t tsi_again_events(const tsi_kept_work *work, uint64_t event[TSI_PARTS_LIVE])
 {
-    return work->run == issue_run ? ((const again *)work->context)->event : 0;
+    const again *a = work->run == issue_run ? work->context : NULL;
+    int32_t count = 0;
+    while (a && count < TSI_PARTS_LIVE && a->event[count] > 0) {
+        event[count] = a->event[count];
+        count++;
+    }
+    return count;
 }
 
 bool tsi_again_is_one(const tsi_kept_work *work)
 {
     return work->run == issue_run || work->run == wait_run || work->run == batch_begin_run ||
-           work->run == batch_end_run;
+           work->run == batch_end_run || tsi_again_is_part(work);
 }
 
 void tsi_again_end(ts_rank *rank, const tsi_kept *kept)
@@ -469,7 +419,16 @@ void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *
 void tsi_again_part(const tsi_kept *kept)
 {
     for (int64_t i = 0; i < kept->count; i++)
-        if (kept->work[i].run == issue_run) ((again *)kept->work[i].context)->with = NULL;
+        if (kept->work[i].run == issue_run) {
+            again *a = kept->work[i].context;
+            a->with = NULL;
+            a->parts = 0;
+        }
+}
+
+bool tsi_again_may_part(const tsi_kept_work *work)
+{
+    return goes(work) != GOES_ALONE;
 }
 
 uint64_t tsi_again_epoch(ts_rank *rank)

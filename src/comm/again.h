@@ -10,9 +10,14 @@
 #include "base/keep.h"
 #include "comm/issue.h"
 
+enum { TSI_PARTS_LIVE = 4 }; /* in which an operation goes at most */
+
 /* Each runs what it is named after and keeps it; the rank keeps (tsi_keeps). */
 ts_status tsi_again_issue(tsi_call *call);
 ts_status tsi_again_wait(ts_work *work);
+/* Was it issued by the step, and is what runs now a piece of that step, of which nothing is kept?
+ * Then the wait is made later. */
+bool tsi_again_elsewhere(const ts_work *work);
 ts_status tsi_again_batch_begin(ts_rank *rank);
 ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options);
 /* A run that failed: what it posted ends before its memory may go. */
@@ -23,9 +28,9 @@ int64_t tsi_again_open(const tsi_kept *kept);
 /* ---- how long they take ---------------------------------------------------------------------- */
 /* Does the work issue an operation, or wait for one? */
 bool tsi_again_is_one(const tsi_kept_work *work);
-/* The event of an operation that somebody waits for later, of its latest run; 0: it waits itself,
- * or goes with others. */
-uint64_t tsi_again_event(const tsi_kept_work *work);
+/* The events of an operation that somebody waits for later, of its latest run: one, or one of each
+ * part. Returns how many; 0: it waits itself, or goes with others. */
+int32_t tsi_again_events(const tsi_kept_work *work, uint64_t event[TSI_PARTS_LIVE]);
 
 /* ---- operations that go as one --------------------------------------------------------------- */
 /* Can the two be one: of one group, channel, dtype and reduction, and somebody waits for them
@@ -41,7 +46,20 @@ int64_t tsi_again_bytes(const tsi_kept_work *work);
 void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *room);
 /* Counts recoveries: what ranks agreed on before the last one may not hold on all of them. */
 uint64_t tsi_again_epoch(ts_rank *rank);
-/* Each goes alone again. */
+/* Each goes alone again, and whole. */
 void tsi_again_part(const tsi_kept *kept);
+
+/* ---- operations in parts (again_parts.c) ----------------------------------------------------- */
+/* Work that is not kept when the operation is, but may be put behind it: begins its next part, if
+ * there is one. As many of them as it has parts behind the first. */
+tsi_kept_work tsi_again_part_of(const tsi_kept_work *operation);
+bool tsi_again_is_part(const tsi_kept_work *work);
+/* Is it an operation that might be cut? Like sizes, that may differ between ranks. */
+bool tsi_again_may_part(const tsi_kept_work *work);
+/* Of one that might: does what it moves allow it? An element is folded in the order of the members
+ * in whichever part it is, so the bits are the same. */
+bool tsi_again_can_part(const tsi_kept_work *operation);
+/* From now on it goes in 2 to TSI_PARTS_LIVE parts; all members of the group do the same. */
+void tsi_again_go_in_parts(const tsi_kept_work *operation, int32_t parts);
 
 #endif

@@ -182,6 +182,7 @@ static ts_status take_loss(tsi_control *c, ts_tensor *loss)
 typedef struct stages_sum {
     const tsi_control *control;
     ts_group *stages;
+    bool adds_loss; /* beside it that of the loss, where it lies */
     tsi_array *own; /* squares of this rank; NULL: it has no gradient */
     int64_t count;  /* of them */
     tsi_array *sum; /* of all */
@@ -196,25 +197,42 @@ static void stages_sum_destroy(void *context)
     tsi_free(s);
 }
 
+/* What this rank has, once everything before it is done. */
+static ts_status stages_sum_read(const stages_sum *s, double *sum, double *loss)
+{
+    const tsi_rank_device *where = s->control->where;
+    const tsi_device *device = where->device;
+    double own[TSI_NORM_MASKS] = { 0 };
+    bool numbers = !tsi_world_describes(s->control->rank->world); /* else there are none */
+    if (s->own && numbers)
+        TSI_TRY(device->copy_out(device, own, tsi_array_data(s->own),
+                                 (size_t)s->count * sizeof *own, where->queue));
+    if (s->adds_loss && numbers)
+        TSI_TRY(device->copy_out(device, loss, tsi_array_data(s->control->loss), sizeof *loss,
+                                 where->queue));
+    TSI_TRY(tsi_rank_device_sync(s->control->rank));
+    for (int64_t i = 0; i < s->count; i++)
+        *sum += own[i];
+    return TS_OK;
+}
+
 static ts_status stages_sum_run(void *context)
 {
     const stages_sum *s = context;
     const tsi_rank_device *where = s->control->where;
-    bool numbers = !tsi_world_describes(s->control->rank->world); /* else there are none */
-    double own[TSI_NORM_MASKS] = { 0 }, sum = 0.0;
-    if (s->own && numbers)
-        TSI_TRY(where->device->copy_out(where->device, own, tsi_array_data(s->own),
-                                        (size_t)s->count * sizeof *own, where->queue));
-    TSI_TRY(tsi_rank_device_sync(s->control->rank));
-    for (int64_t i = 0; i < s->count; i++)
-        sum += own[i];
-    ts_array word = TS_INIT(ts_array);
-    word.data = &sum;
-    word.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F64 };
-    TSI_TRY((ts_group_all_reduce)(s->stages, &word, &word, TS_REDUCE_SUM, NULL));
-    if (!numbers) return TS_OK;
-    return where->device->copy_in(where->device, tsi_array_data(s->sum), &sum, sizeof sum,
-                                  where->queue);
+    const tsi_device *device = where->device;
+    double both[2] = { 0 }; /* squares and loss */
+    TSI_TRY(stages_sum_read(s, &both[0], &both[1]));
+    ts_array words = TS_INIT(ts_array);
+    words.data = both;
+    words.meta = (ts_meta){ .shape = TS_SHAPE(1 + s->adds_loss), .dtype = TS_DTYPE_F64 };
+    TSI_TRY((ts_group_all_reduce)(s->stages, &words, &words, TS_REDUCE_SUM, NULL));
+    if (tsi_world_describes(s->control->rank->world)) return TS_OK;
+    TSI_TRY(
+        device->copy_in(device, tsi_array_data(s->sum), &both[0], sizeof both[0], where->queue));
+    if (!s->adds_loss) return TS_OK;
+    return device->copy_in(device, tsi_array_data(s->control->loss), &both[1], sizeof both[1],
+                           where->queue);
 }
 
 static void stages_sum_touches(void *context, tsi_kept_tell tell, void *to)
@@ -224,10 +242,14 @@ static void stages_sum_touches(void *context, tsi_kept_tell tell, void *to)
     if (own)
         tell(to, &(tsi_kept_touch){ NULL, own, own + (size_t)s->count * sizeof(double), false });
     tell(to, &(tsi_kept_touch){ NULL, sum, sum + sizeof(double), true });
+    if (!s->adds_loss) return;
+    const char *loss = tsi_array_data(s->control->loss);
+    tell(to, &(tsi_kept_touch){ NULL, loss, loss + sizeof(double), true });
 }
 
 /* NULL: recorded. */
-static tsi_array *squares_of_stages(const tsi_control *c, tsi_norm_sums *sums, ts_group *stages)
+static tsi_array *squares_of_stages(const tsi_control *c, tsi_norm_sums *sums, ts_group *stages,
+                                    bool adds_loss)
 {
     static const tsi_kept_kind kind = { TSI_KEPT_FENCE, stages_sum_touches };
     ts_shape one = TS_SHAPE(1);
@@ -236,7 +258,9 @@ static tsi_array *squares_of_stages(const tsi_control *c, tsi_norm_sums *sums, t
         (void)tsi_fail_memory("the norm of all stages", sizeof *s);
         return NULL;
     }
-    *s = (stages_sum){ .control = c, .stages = stages, .count = sums->count };
+    *s = (stages_sum){
+        .control = c, .stages = stages, .count = sums->count, .adds_loss = adds_loss
+    };
     tsi_group_retain(stages);
     s->sum = tsi_array_create(c->rank, TS_DTYPE_F64, &one);
     s->own = s->sum && s->count > 0 ? tsi_norm_squares(sums) : NULL;
@@ -251,13 +275,15 @@ static tsi_array *squares_of_stages(const tsi_control *c, tsi_norm_sums *sums, t
     return NULL;
 }
 
-ts_status tsi_control_decide(tsi_control *c, tsi_norm_sums *sums, ts_group *stages, ts_tensor *loss)
+ts_status tsi_control_decide(tsi_control *c, tsi_norm_sums *sums, const ts_step_options *given)
 {
-    if (loss) TSI_TRY(take_loss(c, loss));
+    ts_group *stages = given->stages;
+    if (given->loss) TSI_TRY(take_loss(c, given->loss));
     int64_t count = stages ? 1 : sums->count;
     tsi_array *squares = NULL;
     if (count > 0) {
-        squares = stages ? squares_of_stages(c, sums, stages) : tsi_norm_squares(sums);
+        squares =
+            stages ? squares_of_stages(c, sums, stages, given->adds_loss) : tsi_norm_squares(sums);
         if (!squares) return ts_rank_status(c->rank);
     }
     tsi_list_item item = { .count = count };

@@ -22,10 +22,10 @@ tsi_control *tsi_control_create(ts_rank *rank); /* NULL: recorded */
 void tsi_control_destroy(tsi_control *control); /* accepts NULL */
 /* The numbers of the next step from the host: input[TSI_CONTROL_INPUTS]. */
 ts_status tsi_control_begin(tsi_control *control, const double *input);
-/* [coll] With the gradients in `sums`, of all ranks of `stages` together (NULL: of this one), and
- * the loss (or NULL): does the update run, and how? */
-ts_status tsi_control_decide(tsi_control *control, tsi_norm_sums *sums, ts_group *stages,
-                             ts_tensor *loss);
+/* [coll] With the gradients in `sums`, and the stages and loss of the options (tessera/nn.h): does
+ * the update run, and how? */
+ts_status tsi_control_decide(tsi_control *control, tsi_norm_sums *sums,
+                             const ts_step_options *given);
 /* The numbers once more, for parameters whose rate is `times` the step's: what was decided is
  * copied to them. *index is from 1 on; the numbers themselves are 0. Before the first step. */
 ts_status tsi_control_add(tsi_control *control, double times, int32_t *index);

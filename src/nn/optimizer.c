@@ -424,8 +424,7 @@ static ts_status decide(ts_optimizer *o)
     tsi_norm_sums sums = { .rank = o->rank };
     TSI_TRY(host_does(o, tell_numbers));
     ts_status status = squares_of(o, o->given.shared, &sums);
-    if (status == TS_OK)
-        status = tsi_control_decide(o->control, &sums, o->given.stages, o->given.loss);
+    if (status == TS_OK) status = tsi_control_decide(o->control, &sums, &o->given);
     tsi_norm_drop(&sums);
     return status;
 }

@@ -9,6 +9,7 @@
  *   order    works.h: by these keys, as far as the memory that work touches allows. Operations
  *            begin as the program has them, if all ranks do the same operations one after another,
  *            change their places alike, and can; else as they were recorded
+ *   parts    parts.h: an operation in parts goes in parts, where all ranks can
  *   join     together.h: the operations of a bucket go as one, where all ranks can
  *
  * INV: a program that is refused, or does not fit, changes nothing; but an order in which
@@ -24,6 +25,7 @@
 #include "comm/again.h"
 #include "plan/program.h"
 #include "plan/step_reorder.h"
+#include "runtime/parts.h"
 #include "runtime/together.h"
 
 typedef struct matching {
@@ -272,15 +274,25 @@ static ts_status match(matching *m)
 /* What no action ends with comes when it is needed. */
 static const int64_t when_needed = INT64_MAX;
 
-static void keys_of(const ts_step *s, const matching *m, int64_t *key)
+static ts_status keys_of(const ts_step *s, const matching *m, int64_t *key)
 {
+    int64_t actions = m->from->action_count;
+    int64_t *last = tsi_alloc_array((size_t)actions + 1, sizeof *last);
+    if (!last) return tsi_fail_memory("an order of a step", (size_t)actions * sizeof *last);
+    tsi_last_works(s, last, actions);
     for (int64_t i = 0; i < s->works.piece_count; i++)
         key[i] = when_needed;
-    for (int64_t i = 0; i < s->worked.count && i < s->kept.count; i++) {
-        int32_t of = s->worked.action[i];
-        bool ends = i + 1 == s->worked.count || s->worked.action[i + 1] != of;
-        if (of >= 0 && ends) key[tsi_works_piece_of(&s->works, i)] = m->place[of];
-    }
+    for (int64_t of = 0; of < actions; of++)
+        if (last[of] >= 0) key[tsi_works_piece_of(&s->works, last[of])] = m->place[of];
+    tsi_free(last);
+    return TS_OK;
+}
+
+static void keys_of_parts(const tsi_parteds *all, int64_t *key)
+{
+    for (int64_t i = 0; i < all->count; i++)
+        for (int32_t k = 1; k < all->op[i].parts; k++)
+            key[all->op[i].piece + k] = all->op[i].place[k];
 }
 
 /* ---- the order in which operations begin ----------------------------------------------------- */
@@ -292,11 +304,13 @@ typedef struct begin {
 
 typedef struct chain {
     ts_step *step;
+    tsi_parteds parts;
     int32_t *piece; /* in the program's order */
+    int64_t count;  /* of them */
     int64_t hash;   /* of all that ranks must have alike */
     int64_t share;  /* of all ranks they add up to nothing, modulo SHARES */
     int64_t ahead;  /* that come before others which they were recorded behind */
-    bool asked;
+    bool asked, parts_asked;
 } chain;
 
 enum { SHARES = INT32_MAX }; /* a prime */
@@ -348,27 +362,38 @@ static int32_t add_piece(chain *c, const matching *m, const tsi_piece *p, int32_
     return first >= 0 ? first : any;
 }
 
+/* In the recorded order: operations, each with its parts behind it. */
+static void list_begins(chain *c, const matching *m, begin *all, uint64_t *hash)
+{
+    const tsi_works *w = &c->step->works;
+    int64_t key = -1;
+    for (int64_t i = 0; i < w->begin_count; i++) {
+        const tsi_parted *parted = tsi_parts_of(&c->parts, w->begin[i]);
+        for (int32_t k = 0; k < (parted ? parted->parts : 1); k++) {
+            int32_t number = (int32_t)c->count++, piece = w->begin[i] + k;
+            int32_t of = add_piece(c, m, &w->piece[piece], number, hash);
+            if (of >= 0) key = parted ? parted->place[k] : m->place[of];
+            all[number] = (begin){ key, number, piece };
+        }
+    }
+}
+
 static ts_status chain_make(chain *c, const matching *m)
 {
     const tsi_works *w = &c->step->works;
-    size_t n = (size_t)w->begin_count + 1;
+    size_t n = (size_t)(w->begin_count + c->parts.count * TSI_PARTS_LIVE) + 1;
     begin *all = tsi_alloc_array(n, sizeof *all);
     c->piece = tsi_alloc_array(n, sizeof *c->piece);
     uint64_t hash = (uint64_t)w->begin_count;
-    int64_t key = -1;
-    for (int32_t i = 0; all && c->piece && i < w->begin_count; i++) {
-        int32_t of = add_piece(c, m, &w->piece[w->begin[i]], i, &hash);
-        if (of >= 0) key = m->place[of];
-        all[i] = (begin){ key, i, w->begin[i] };
-    }
     bool room = all && c->piece;
-    if (room) qsort(all, (size_t)w->begin_count, sizeof *all, compare_begins);
+    if (room) list_begins(c, m, all, &hash);
+    if (room) qsort(all, (size_t)c->count, sizeof *all, compare_begins);
     int32_t least = INT32_MAX; /* of those that come later */
-    for (int64_t i = w->begin_count - 1; room && i >= 0; i--) {
+    for (int64_t i = c->count - 1; room && i >= 0; i--) {
         c->ahead += all[i].number > least;
         if (all[i].number < least) least = all[i].number;
     }
-    for (int64_t i = 0; room && i < w->begin_count; i++) {
+    for (int64_t i = 0; room && i < c->count; i++) {
         c->piece[i] = all[i].piece;
         hash = tsi_hash_mix(hash, (uint64_t)all[i].number);
     }
@@ -406,7 +431,11 @@ static ts_status order_by_program(ts_step *s, const tsi_step *given, int64_t *ke
                    .rank = me };
     ts_status status = match(&m);
     if (status == TS_OK) status = tsi_step_prove(given, &(tsi_step_rules){ .buffered = true });
-    if (status == TS_OK) keys_of(s, &m, key);
+    if (status == TS_OK) status = keys_of(s, &m, key);
+    if (status == TS_OK) status = tsi_parts_find(&c->parts, s, m.to, m.whole, m.from->action_count);
+    c->parts_asked = status == TS_OK;
+    if (status == TS_OK) status = tsi_parts_agree(&c->parts, s, given);
+    if (status == TS_OK) keys_of_parts(&c->parts, key);
     if (status == TS_OK) status = tsi_buckets_make(buckets, s, m.from, m.to, m.place);
     if (status == TS_OK) status = chain_make(c, &m);
     matching_end(&m);
@@ -423,7 +452,7 @@ static ts_status order_agreed(ts_step *s, const int64_t *key, chain *c, const ts
     tsi_member *were = tsi_alloc(bytes + 1);
     if (!were) return tsi_fail_memory("an order of a step", bytes);
     if (bytes > 0) memcpy(were, members->member, bytes);
-    tsi_begins begins = { c->piece, all_can, c };
+    tsi_begins begins = { c->piece, c->count, all_can, c };
     ts_status status =
         tsi_works_order(&s->works, &s->kept, key, &begins, members, s->pool, bytes_max, report);
     s->agreed = status == TS_OK && report->fits;
@@ -467,6 +496,7 @@ static ts_status find_order(ts_step *s, const tsi_step *given, int64_t bytes_max
 {
     if (s->captures)
         return TSI_FAIL(TS_ERR_STATE, "step: the device has it as graphs; it keeps its order");
+    TSI_TRY(tsi_parts_make_room(s));
     TSI_TRY(tsi_works_tie(&s->works));
     if (given) TSI_TRY(check_ranks(s, given));
     if (s->works.unclear) return TS_OK; /* it does not fit anywhere else */
@@ -477,6 +507,7 @@ static ts_status find_order(ts_step *s, const tsi_step *given, int64_t bytes_max
  * they agree, and go on. The rank has its error afterwards as before. */
 static void refuse_with_others(chain *c)
 {
+    if (!c->parts_asked) tsi_parts_refuse(c->step);
     if (!c->asked) (void)all_can(c, false);
     tsi_buckets_refuse(c->step);
 }
@@ -490,12 +521,16 @@ static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_ma
     bool agreed = s->agreed; /* on the order that it has: it may not stay alone */
     s->agreed = false;
     ts_status status = find_order(s, given, bytes_max, &buckets, report, &c);
+    if (status == TS_OK && given && !c.parts_asked) tsi_parts_refuse(s);
     if (status == TS_OK && given && !c.asked) (void)all_can(&c, false);
+    out->parted = tsi_parts_take(&c.parts, s, s->agreed);
+    out->whole = c.parts.count - out->parted;
     if (status == TS_OK && given)
         status = tsi_buckets_join(&buckets, s, given, report->fits, &out->joined);
     else if (given)
         refuse_with_others(&c);
     tsi_buckets_release(&buckets);
+    tsi_parts_release(&c.parts);
     tsi_free(c.piece);
     out->ahead = s->agreed ? c.ahead : 0;
     ts_status undone = agreed && !report->fits ? tsi_step_undo(s) : TS_OK;
@@ -520,7 +555,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     if (report.fits) s->lost = false;
     is.taken = report.fits;
     is.moved = report.moved;
-    is.works = s->kept.count;
+    is.works = s->kept.count - s->room;
     is.bytes = report.bytes;
     is.bytes_needed = report.bytes_needed;
     if (!out) return status;

@@ -278,7 +278,7 @@ ts_status ts_step_summarise(const ts_step *s, ts_step_summary *out)
 {
     if (!s || !out) return TS_ERR_NULL;
     ts_step_summary is = { .struct_size = out->struct_size,
-                           .works = s->kept.count,
+                           .works = s->kept.count - s->room,
                            .actions = tsi_step_action_count(s->value),
                            .bytes = tsi_step_bytes(s),
                            .replays = s->replays,

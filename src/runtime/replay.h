@@ -21,6 +21,7 @@ struct ts_step {
     tsi_step *value;
     tsi_worked worked; /* which action each piece of work is part of */
     tsi_works works;   /* what keeps its order */
+    int64_t room;      /* pieces of work that were added for parts of operations (parts.h) */
     int64_t recorded_bytes, replays;
     int64_t timed;     /* replays in this order whose times are in `value` */
     int64_t waited_ns; /* of the latest of them */

@@ -45,12 +45,23 @@ static lane *lane_of(lanes *all, const tsi_event *event)
 static int64_t operation_ns(lanes *all, const ts_rank *rank, uint64_t number)
 {
     tsi_event event;
-    if (number == 0 || !tsi_ring_read(rank->ring, number, &event) || event.end_ns == 0) return -1;
+    if (!tsi_ring_read(rank->ring, number, &event) || event.end_ns == 0) return -1;
     lane *own = lane_of(all, &event);
     int64_t begin = event.begin_ns;
     if (own && own->end_ns > begin) begin = own->end_ns;
     if (own) own->end_ns = event.end_ns;
     return event.end_ns > begin ? event.end_ns - begin : 0;
+}
+
+/* Of all its parts; -1: not known. */
+static int64_t parts_ns(lanes *all, const ts_rank *rank, const uint64_t *event, int32_t count)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < count && sum >= 0; i++) {
+        int64_t ns = operation_ns(all, rank, event[i]);
+        sum = ns < 0 ? -1 : sum + ns;
+    }
+    return sum;
 }
 
 static bool is_operation(const tsi_action *a)
@@ -78,11 +89,12 @@ static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double
         int32_t of = recorded < s->worked.count ? s->worked.action[recorded] : -1;
         if (of < 0) continue;
         tsi_action *a = &list->action[of];
-        uint64_t event = tsi_again_event(work);
+        uint64_t event[TSI_PARTS_LIVE];
+        int32_t events = tsi_again_events(work, event);
         if (!is_operation(a))
             us[of] += communicates ? 0 : (double)ns[i] * 1e-3;
-        else if (event > 0)
-            take_least(a, (double)operation_ns(&all, s->rank, event) * 1e-3);
+        else if (events > 0)
+            take_least(a, (double)parts_ns(&all, s->rank, event, events) * 1e-3);
         else if (communicates && a->queue == 0)
             take_least(a, (double)ns[i] * 1e-3);
     }

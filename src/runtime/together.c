@@ -15,13 +15,13 @@
 
 /* ---- wanted ---------------------------------------------------------------------------------- */
 
-/* The work that ends an action. */
-static void find_last_works(const ts_step *s, int64_t *last, int64_t actions)
+void tsi_last_works(const ts_step *s, int64_t *last, int64_t actions)
 {
     for (int64_t i = 0; i < actions; i++)
         last[i] = -1;
     for (int64_t i = 0; i < s->worked.count && i < s->kept.count; i++)
-        if (s->worked.action[i] >= 0) last[s->worked.action[i]] = i;
+        if (s->worked.action[i] >= 0 && !tsi_again_is_part(&s->works.recorded[i]))
+            last[s->worked.action[i]] = i;
 }
 
 static bool begins(const tsi_kept_work *work)
@@ -36,6 +36,7 @@ static bool begins(const tsi_kept_work *work)
     case TSI_KEPT_FREE:
     case TSI_KEPT_RANDOM:
     case TSI_KEPT_WAIT:
+    case TSI_KEPT_PART: /* of those that go in buckets there is none */
     case TSI_KEPT_LAST:
         break;
     }
@@ -116,7 +117,7 @@ ts_status tsi_buckets_make(tsi_buckets *b, const ts_step *s, const tsi_step_list
     b->of = tsi_calloc(n, sizeof *b->of);
     b->work = tsi_calloc(n, sizeof *b->work);
     bool room = last && b->members.member && b->of && b->work;
-    if (room) find_last_works(s, last, recorded->action_count);
+    if (room) tsi_last_works(s, last, recorded->action_count);
     for (int32_t i = 0; room && i < recorded->action_count; i++) {
         if (!tsi_is_bucket(&given->action[place[i]])) continue;
         int64_t at = b->members.count++;
@@ -141,37 +142,36 @@ void tsi_buckets_release(tsi_buckets *b)
 
 /* ---- the buckets of all ranks ---------------------------------------------------------------- */
 
-static bool of_one_channel(const tsi_action *a, const tsi_action *b)
+static bool of_one_channel(const tsi_action *a, const tsi_action *b, tsi_action_is is)
 {
-    return tsi_is_bucket(a) && a->group == b->group && a->channel == b->channel;
-}
-
-/* A number for each bucket that all who take part in it give it, too: its place among those of the
- * first member. Their number, if `bucket` is NULL. */
-static int64_t number_of(const tsi_step *step, const tsi_action *bucket, int64_t nth)
-{
-    int64_t number = 0;
-    for (int32_t r = 0; r < step->list_count; r++)
-        for (int32_t i = 0; i < step->list[r].action_count; i++) {
-            const tsi_action *a = &step->list[r].action[i];
-            if (!tsi_is_bucket(a) || step->group[a->group].member[0] != r) continue;
-            if (bucket && of_one_channel(a, bucket) && nth-- == 0) return number;
-            number++;
-        }
-    return bucket ? -1 : number;
+    return is(a) && a->group == b->group && a->channel == b->channel;
 }
 
 /* How many of its channel stand before it in its list. */
-static int64_t nth_of(const tsi_step_list *list, int32_t bucket)
+static int64_t nth_of(const tsi_step_list *list, int32_t action, tsi_action_is is)
 {
     int64_t nth = 0;
-    for (int32_t i = 0; i < bucket; i++)
-        nth += of_one_channel(&list->action[i], &list->action[bucket]);
+    for (int32_t i = 0; i < action; i++)
+        nth += of_one_channel(&list->action[i], &list->action[action], is);
     return nth;
 }
 
-/* Of all operations, in their order: ranks that were given different programs join nothing. */
-static int64_t hash_of(const tsi_step *step)
+int64_t tsi_number_of(const tsi_step *step, int64_t rank, int32_t action, tsi_action_is is)
+{
+    const tsi_step_list *own = tsi_step_list_of(step, rank);
+    const tsi_action *wanted = action >= 0 ? &own->action[action] : NULL;
+    int64_t number = 0, nth = wanted ? nth_of(own, action, is) : 0;
+    for (int32_t r = 0; r < step->list_count; r++)
+        for (int32_t i = 0; i < step->list[r].action_count; i++) {
+            const tsi_action *a = &step->list[r].action[i];
+            if (!is(a) || step->group[a->group].member[0] != r) continue;
+            if (wanted && of_one_channel(a, wanted, is) && nth-- == 0) return number;
+            number++;
+        }
+    return wanted ? -1 : number;
+}
+
+int64_t tsi_hash_of_operations(const tsi_step *step)
 {
     uint64_t hash = (uint64_t)step->list_count;
     for (int32_t r = 0; r < step->list_count; r++)
@@ -189,8 +189,8 @@ static int64_t hash_of(const tsi_step *step)
 
 static const char of_buckets[] = "buckets of a step";
 
-static ts_status reduce_of_all(ts_rank *me, const char *about, ts_reduce reduce, int64_t *value,
-                               int64_t count)
+ts_status tsi_reduce_of_all(ts_rank *me, const char *about, ts_reduce reduce, int64_t *value,
+                            int64_t count)
 {
     ts_array all = TS_INIT(ts_array);
     all.data = value;
@@ -211,7 +211,7 @@ bool tsi_all_can(ts_rank *me, const char *about, bool can, int64_t hash)
         tsi_error_clear(&me->error);
         same[0] = 0;
     }
-    ts_status status = reduce_of_all(me, about, TS_REDUCE_MIN, same, 3);
+    ts_status status = tsi_reduce_of_all(me, about, TS_REDUCE_MIN, same, 3);
     if (failed && status == TS_OK) tsi_rank_take_error(me, &why);
     return status == TS_OK && same[0] == 1 && same[1] == hash && same[2] == -hash;
 }
@@ -219,7 +219,7 @@ bool tsi_all_can(ts_rank *me, const char *about, bool can, int64_t hash)
 bool tsi_shares_cancel(ts_rank *me, int64_t share, int64_t modulus)
 {
     if (me->world->rank_count < 2) return true;
-    ts_status status = reduce_of_all(me, "groups of a step", TS_REDUCE_SUM, &share, 1);
+    ts_status status = tsi_reduce_of_all(me, "groups of a step", TS_REDUCE_SUM, &share, 1);
     return status == TS_OK && share % modulus == 0;
 }
 
@@ -246,17 +246,16 @@ static bool first_of_bucket(const tsi_buckets *b, int64_t member)
 static ts_status join_agreed(const tsi_buckets *b, const ts_step *s, const tsi_step *given,
                              joining *j, int64_t *joined)
 {
-    const tsi_step_list *list = tsi_step_list_of(given, s->rank->index);
     int64_t *number = tsi_alloc_array((size_t)b->members.count + 1, sizeof *number);
     bool room = number != NULL; /* without it nobody joins */
     for (int64_t i = 0; i < j->buckets; i++)
         j->least[i] = room ? INT64_MAX : 1;
     for (int64_t i = 0; room && i < b->members.count; i++) {
         if (!first_of_bucket(b, i)) continue;
-        number[i] = number_of(given, &list->action[b->of[i]], nth_of(list, b->of[i]));
+        number[i] = tsi_number_of(given, s->rank->index, b->of[i], tsi_is_bucket);
         if (number[i] >= 0) j->least[number[i]] = possible(&b->members, i);
     }
-    ts_status status = reduce_of_all(s->rank, of_buckets, TS_REDUCE_MIN, j->least, j->buckets);
+    ts_status status = tsi_reduce_of_all(s->rank, of_buckets, TS_REDUCE_MIN, j->least, j->buckets);
     for (int64_t i = 0; status == TS_OK && room && i < b->members.count; i++) {
         int64_t count = first_of_bucket(b, i) && number[i] >= 0 ? j->least[number[i]] : 1;
         if (count < 2) continue;
@@ -274,8 +273,8 @@ ts_status tsi_buckets_join(const tsi_buckets *b, const ts_step *s, const tsi_ste
 {
     *joined = 0;
     if (s->rank->world->rank_count < 2) return TS_OK;
-    int64_t hash = hash_of(given);
-    joining j = { .buckets = number_of(given, NULL, 0) };
+    int64_t hash = tsi_hash_of_operations(given);
+    joining j = { .buckets = tsi_number_of(given, s->rank->index, -1, tsi_is_bucket) };
     j.operation = tsi_alloc_array((size_t)b->members.count + 1, sizeof *j.operation);
     j.least = tsi_alloc_array((size_t)j.buckets + 1, sizeof *j.least);
     bool all = tsi_all_can(s->rank, of_buckets, taken && j.operation && j.least, hash);

@@ -20,6 +20,17 @@ typedef struct tsi_buckets {
     int64_t *work;       /* [member]: the kept work that begins it; -1: none */
 } tsi_buckets;
 
+/* The work that ends each recorded action, of those that were recorded; -1: none. */
+void tsi_last_works(const ts_step *s, int64_t *last, int64_t actions);
+/* A number for each action of a kind that all who take part in it give it, too: its place among
+ * those of the first member. -1: it has none. With action -1: how many there are. */
+typedef bool (*tsi_action_is)(const tsi_action *action);
+int64_t tsi_number_of(const tsi_step *given, int64_t rank, int32_t action, tsi_action_is is);
+/* Of all operations, in their order: ranks that were given different programs differ. */
+int64_t tsi_hash_of_operations(const tsi_step *given);
+/* [coll] */
+ts_status tsi_reduce_of_all(ts_rank *me, const char *about, ts_reduce reduce, int64_t *value,
+                            int64_t count);
 /* Those of this rank. `place`: where the program has each recorded action. The works are tied. */
 ts_status tsi_buckets_make(tsi_buckets *buckets, const ts_step *s, const tsi_step_list *recorded,
                            const tsi_step_list *given, const int32_t *place);

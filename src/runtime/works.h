@@ -101,7 +101,8 @@ typedef struct tsi_members { /* in the order that they keep */
 } tsi_members;
 /* The order in which operations begin. */
 typedef struct tsi_begins {
-    const int32_t *piece; /* all of works->begin; NULL: as recorded */
+    const int32_t *piece; /* all of works->begin, and parts; NULL: as recorded */
+    int64_t count;
     /* (optional) Asked once it is known whether this rank can take the order, with all that it
      * needs: do all ranks? Else nothing is changed. */
     bool (*all_can)(void *context, bool can);

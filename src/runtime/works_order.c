@@ -395,12 +395,13 @@ static void ordered_release(ordered *o)
 static int32_t *all_pairs(const tsi_works *w, const tsi_begins *begins, int64_t *count)
 {
     const int32_t *begin = begins->piece ? begins->piece : w->begin;
-    int64_t more = w->begin_count > 1 ? 2 * (w->begin_count - 1) : 0;
+    int64_t begin_count = begins->piece ? begins->count : w->begin_count;
+    int64_t more = begin_count > 1 ? 2 * (begin_count - 1) : 0;
     int32_t *pair = tsi_alloc_array((size_t)(w->pair_count + more) + 1, sizeof *pair);
     if (!pair) return NULL;
     if (w->pair_count > 0) memcpy(pair, w->pair, (size_t)w->pair_count * sizeof *pair);
     *count = w->pair_count;
-    for (int64_t i = 1; i < w->begin_count; i++) {
+    for (int64_t i = 1; i < begin_count; i++) {
         pair[(*count)++] = begin[i - 1];
         pair[(*count)++] = begin[i];
     }
@@ -420,6 +421,20 @@ static ts_status sort_pieces(const tsi_works *w, const int64_t *key, const tsi_b
     return status;
 }
 
+/* Pieces that were recorded and do not stand where they did among each other. */
+static int64_t count_moved(const tsi_works *w, const int32_t *order)
+{
+    int64_t moved = 0;
+    int32_t recorded = 0; /* the piece that stood there */
+    for (int32_t i = 0; i < w->piece_count; i++) {
+        if (w->piece[order[i]].order == TSI_KEPT_PART) continue;
+        while (w->piece[recorded].order == TSI_KEPT_PART)
+            recorded++;
+        moved += order[i] != recorded++;
+    }
+    return moved;
+}
+
 /* TS_ERR_STATE, not recorded: operations cannot begin in that order. */
 static ts_status plan_order(const tsi_works *w, const int64_t *key, const tsi_begins *begins,
                             const tsi_members *members, ordered *o, int64_t *bytes,
@@ -433,10 +448,9 @@ static ts_status plan_order(const tsi_works *w, const int64_t *key, const tsi_be
     o->span = tsi_alloc_array((size_t)spans + 1, sizeof *o->span);
     if (!o->order || !o->place || !o->span) return tsi_fail_memory("an order of a step", n * 8);
     TSI_TRY(sort_pieces(w, key, begins, members, o->order));
-    for (int32_t i = 0; i < w->piece_count; i++) {
+    for (int32_t i = 0; i < w->piece_count; i++)
         o->place[o->order[i]] = i;
-        report->moved += o->order[i] != i;
-    }
+    report->moved = count_moved(w, o->order);
     find_spans(w, o->place, o->span);
     find_rooms(members, o->place, o->span + w->block_count);
     TSI_TRY(tsi_arena_places(o->span, spans, bytes));

@@ -224,7 +224,7 @@ static bool has_context(const tsi_works *w, const tsi_piece *p, const void *cont
     return false;
 }
 
-/* A wait touches what the operation touches that it waits for: until then it is under way. */
+/* A wait, or a part, touches what the operation touches: until then it is under way. */
 static void touch_as_begun(telling *t, const tsi_piece *wait)
 {
     tsi_works *w = t->works;
@@ -251,7 +251,7 @@ static ts_status collect_touches(tsi_works *w)
         tsi_piece *p = &w->piece[i];
         p->touch_first = w->touch_count;
         t.piece = i;
-        if (p->order == TSI_KEPT_WAIT) touch_as_begun(&t, p);
+        if (p->order == TSI_KEPT_WAIT || p->order == TSI_KEPT_PART) touch_as_begun(&t, p);
         for (int32_t k = p->first; k < p->first + p->count; k++) {
             const tsi_kept_work *work = &w->recorded[k];
             t.work = k;
@@ -362,6 +362,7 @@ static ts_status tie_by_kind(tsi_works *w, latest *l, int64_t i)
     TSI_TRY(tie(w, l->fence, i));
     switch (w->piece[i].order) {
     case TSI_KEPT_FREE:
+    case TSI_KEPT_PART: /* between begin and wait by what it touches */
         return TS_OK;
     case TSI_KEPT_RANDOM:
         TSI_TRY(tie(w, l->random, i));

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/rank.h"
+#include "comm/again.h"
 
 tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
 {
@@ -127,10 +128,16 @@ static tsi_move *unlist(tsi_move **place)
     return move;
 }
 
+/* Complete, and it may end here: inside of a piece of kept work nobody would hear of the wait. */
+static bool may_end(const tsi_move *move)
+{
+    return !move->work || (!tsi_again_elsewhere(move->work) && ts_work_test(move->work));
+}
+
 void tsi_move_release(tsi_move *move)
 {
     if (!move || --move->references > 0) return;
-    if (move->work && !ts_work_test(move->work)) {
+    if (!may_end(move)) {
         move->references = 1; /* the list's */
         list(tsi_slot_get(move->rank, TSI_SLOT_TENSOR), move);
         return;
@@ -146,7 +153,7 @@ void tsi_moves_reap(tsi_tensor_state *state)
     tsi_move **place = &state->moves;
     while (*place) {
         tsi_move *move = *place;
-        if (move->work && (move->references > 1 || !ts_work_test(move->work))) {
+        if (!may_end(move) || (move->work && move->references > 1)) {
             place = &move->next;
             continue;
         }

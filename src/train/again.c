@@ -35,7 +35,6 @@ static const char *never(const tsi_run *run)
     const tsi_rank_device *device = tsi_rank_device_of(run->me);
     if (!device || (device->device != tsi_device_host() && !tsi_device_captures(device->device)))
         return "the device cannot record steps";
-    if (run->stages) return "with stages rows are made and the loss is read inside of a step";
     if (run->scale.every > 0) return "the scale of the loss changes from step to step";
     if (c->log.norms > 0) return "norms of modules (log.norms) are read on the host";
     if (strcmp(c->data.documents, "separate") == 0)
@@ -55,9 +54,11 @@ static ts_status parts(tsi_run *run, ts_tensor *loss)
     int64_t mark = tsi_clock_ns();
     ts_status status = TS_OK;
     for (int64_t i = 0; i < run->config->train.accumulate && status == TS_OK; i++) {
+        const tsi_rows_part *of = &run->again.part[i];
         ts_scope scope = ts_scope_open(run->me, NULL);
-        ts_tape_begin(run->me);
-        status = tsi_run_part(run, &run->again.part[i], loss, &mark);
+        if (!run->stages) ts_tape_begin(run->me);
+        status =
+            run->stages ? tsi_run_staged_again(run, of, loss) : tsi_run_part(run, of, loss, &mark);
         ts_status closed = ts_scope_close(scope);
         if (status == TS_OK) status = closed;
     }
@@ -69,23 +70,30 @@ static ts_status body(void *context)
     tsi_run *run = context;
     ts_tensor *loss = ts_variable(run->me);
     ts_status status = loss ? parts(run, loss) : ts_rank_status(run->me);
+    ts_group *stages = tsi_stages_group(run->stages);
+    bool has_loss = !run->stages || tsi_stages_reads(run->stages, 1);
     if (status == TS_OK)
         status = ts_optimizer_step_with(
-            run->optimizer, TS_OPTIONS(ts_step_options, .norm_max = run->config->train.clip,
-                                       .grad_scale = run->scale.value, .loss = loss,
-                                       .shared = run->model->tied_copy));
+            run->optimizer,
+            TS_OPTIONS(ts_step_options, .norm_max = run->config->train.clip,
+                       .grad_scale = run->scale.value, .loss = has_loss ? loss : NULL,
+                       .adds_loss = run->stages != NULL, .stages = stages,
+                       .shared = run->model->tied_copy));
     ts_tensor_release(loss);
     return status;
 }
 
-/* The rows of part `number` of a step, in tensors of the scope that is open. */
+/* The rows of part `number` of a step, in tensors of the scope that is open; of stages those that
+ * they read. */
 static ts_status rows_of(tsi_run *run, int64_t step, int64_t number, tsi_rows_part *out)
 {
     int64_t rows = run->config->train.batch / run->config->train.accumulate;
+    bool ids = !run->stages || tsi_stages_reads(run->stages, 0);
+    bool labels = !run->stages || tsi_stages_reads(run->stages, 1);
     *out = (tsi_rows_part){ .number = number };
-    out->ids = tsi_run_rows(run, step, number * rows, rows, 0);
-    out->labels = tsi_run_rows(run, step, number * rows, rows, 1);
-    return out->ids && out->labels ? TS_OK : ts_rank_status(run->me);
+    if (ids) out->ids = tsi_run_rows(run, step, number * rows, rows, 0);
+    if (labels) out->labels = tsi_run_rows(run, step, number * rows, rows, 1);
+    return ts_rank_status(run->me);
 }
 
 static ts_status take_rows(tsi_run *run, int64_t step)
@@ -210,8 +218,8 @@ static ts_status replay(tsi_run *run, int64_t step)
     for (int64_t i = 0; i < run->config->train.accumulate; i++) {
         tsi_rows_part part;
         TSI_TRY(rows_of(run, step, i, &part));
-        TSI_TRY(ts_step_input(again->step, again->part[i].ids, part.ids));
-        TSI_TRY(ts_step_input(again->step, again->part[i].labels, part.labels));
+        if (part.ids) TSI_TRY(ts_step_input(again->step, again->part[i].ids, part.ids));
+        if (part.labels) TSI_TRY(ts_step_input(again->step, again->part[i].labels, part.labels));
     }
     again->replays++;
     bool graphs = !tsi_rank_device_of(run->me)->device->host_readable; /* they keep their order */

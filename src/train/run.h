@@ -174,6 +174,8 @@ bool tsi_eval_is_over(const tsi_run *run);
 /* ---- steps that are run again */
 /* Forward and backward of one part, on the tape that is open; its loss is added. [coll] */
 ts_status tsi_run_part(tsi_run *run, const tsi_rows_part *of, ts_tensor *loss, int64_t *mark);
+/* Adds the share of one part to the mean loss of a step. */
+ts_status tsi_run_add_loss(tsi_run *run, ts_tensor *loss, ts_tensor *mean);
 /* *done: the step was taken here, recorded or replayed; else it is the caller's to take. [coll] */
 ts_status tsi_again_take(tsi_run *run, int64_t step, double rate, bool *done);
 /* [coll] What the routers of experts counted in the step that was taken. */
@@ -268,6 +270,9 @@ ts_status tsi_train_declare(const ts_train_config *config, ts_mesh *mesh,
 
 /* ---- stages: a run's part through them (run_stages.c) */
 ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *loss); /* [coll] */
+/* The same in a step that is recorded: on the part's rows, with the mean loss added to `loss` where
+ * the last stage is. [coll] */
+ts_status tsi_run_staged_again(tsi_run *run, const tsi_rows_part *of, ts_tensor *loss);
 ts_status tsi_run_staged_eval(tsi_run *run, int64_t first, int64_t count,
                               double *loss); /* [coll] */
 /* What the stage that has a router says of it, on all of them. [coll] */

@@ -45,6 +45,37 @@ ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *
     return run_rows(run, &r, (tsi_part){ .factor = run->scale.value / (double)parts }, loss);
 }
 
+typedef struct again_part { /* of a step that is recorded */
+    tsi_run *run;
+    const tsi_rows_part *of;
+    ts_tensor *loss;
+} again_part;
+
+static ts_tensor *tokens_again(void *context, int64_t shift)
+{
+    const again_part *a = context;
+    return shift == 0 ? a->of->ids : a->of->labels;
+}
+
+static ts_status add_mean(void *context, ts_tensor *mean)
+{
+    const again_part *a = context;
+    return tsi_run_add_loss(a->run, a->loss, mean);
+}
+
+ts_status tsi_run_staged_again(tsi_run *run, const tsi_rows_part *of, ts_tensor *loss)
+{
+    int64_t parts = run->config->train.accumulate;
+    again_part again = { run, of, loss };
+    const tsi_part part = { .rows = run->config->train.batch / parts,
+                            .context = run->config->data.context,
+                            .factor = run->scale.value / (double)parts,
+                            .tokens = tokens_again,
+                            .mean = add_mean,
+                            .of = &again };
+    return tsi_stages_run(run->stages, &part, NULL);
+}
+
 ts_status tsi_run_staged_eval(tsi_run *run, int64_t first, int64_t count, double *loss)
 {
     rows r = { run, 0, first, count };

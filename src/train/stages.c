@@ -29,6 +29,7 @@ struct tsi_stages {
     int64_t row_count;       /* of the part that they are of */
     tsi_part part;           /* the one at hand */
     ts_tensor *ids, *labels; /* of it, retained, where they are needed */
+    ts_tensor **loss;        /* [micro]: retained, of a part whose mean is asked for */
     double *begin, *end;     /* [cell of this rank]: of the last step */
     double z_loss;           /* train.z_loss */
 };
@@ -144,6 +145,7 @@ static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *
     double factor = s->part.factor / tokens;
     ts_tensor *sum = ts_cross_entropy_sum(output[0], micro_of(s, s->labels, micro));
     ts_tensor *loss = ts_mul_scalar(sum, factor);
+    if (s->part.mean) s->loss[micro] = ts_tensor_retain(ts_detach(loss));
     return s->part.without_grad ? loss : tsi_train_with_z(loss, output[0], s->z_loss * factor);
 }
 
@@ -190,8 +192,11 @@ static ts_status cut_blocks(tsi_stages *s, const ts_train_config *c)
     tsi_stages_text said;
     TSI_TRY(tsi_stages_parse(c->parallel.stages, &said));
     s->blocks = tsi_calloc((size_t)stages, sizeof *s->blocks);
-    s->size = tsi_calloc((size_t)ts_schedule_micro_batches(s->schedule), sizeof *s->size);
-    if (!s->blocks || !s->size) return tsi_fail_memory("the stages of a run", (size_t)stages * 8);
+    size_t micros = (size_t)ts_schedule_micro_batches(s->schedule);
+    s->size = tsi_calloc(micros, sizeof *s->size);
+    s->loss = tsi_calloc(micros, sizeof *s->loss);
+    if (!s->blocks || !s->size || !s->loss)
+        return tsi_fail_memory("the stages of a run", (size_t)stages * 8);
     if (said.count > 0) {
         memcpy(s->blocks, said.blocks, (size_t)said.count * sizeof *s->blocks);
         return TS_OK;
@@ -268,6 +273,7 @@ void tsi_stages_close(tsi_stages *s)
     ts_mesh_release(s->mesh);
     tsi_free(s->blocks);
     tsi_free(s->size);
+    tsi_free(s->loss);
     tsi_free(s->begin);
     tsi_free(s);
 }
@@ -340,6 +346,11 @@ static ts_status find_rows(tsi_stages *s)
     return status;
 }
 
+bool tsi_stages_reads(const tsi_stages *s, int64_t shift)
+{
+    return s->model->here[shift == 0 ? 0 : s->model->block_count - 1];
+}
+
 /* Tokens where a stage of this rank needs them; all ranks cut the sequence alike. */
 static ts_status take_tokens(tsi_stages *s)
 {
@@ -347,23 +358,45 @@ static ts_status take_tokens(tsi_stages *s)
     const ts_sharding *cut = ts_model_tokens_of(s->model, s->part.context, m->documents);
     if (!cut) return ts_rank_status(m->rank);
     TSI_TRY(tsi_model_follow_to(s->model, cut));
-    if (m->here[0]) s->ids = ts_tensor_retain(s->part.tokens(s->part.of, 0));
-    if (m->here[m->block_count - 1]) s->labels = ts_tensor_retain(s->part.tokens(s->part.of, 1));
+    if (tsi_stages_reads(s, 0)) s->ids = ts_tensor_retain(s->part.tokens(s->part.of, 0));
+    if (tsi_stages_reads(s, 1)) s->labels = ts_tensor_retain(s->part.tokens(s->part.of, 1));
     if (s->part.documents) tsi_pipeline_renew(s->pipeline); /* the cut may be another one */
     return ts_rank_status(m->rank);
 }
 
+/* As the pipeline adds them up and the host divides them: the same bits, where they lie. */
+static ts_status tell_mean(const tsi_stages *s)
+{
+    ts_tensor *sum = NULL;
+    for (int64_t m = 0; m < ts_schedule_micro_batches(s->schedule); m++)
+        if (s->loss[m]) sum = sum ? ts_add(sum, s->loss[m]) : s->loss[m];
+    if (!sum) return TS_OK;
+    ts_tensor *whole = ts_cast(ts_tensor_full(sum), TS_DTYPE_F64);
+    ts_tensor *mean = s->part.factor != 1.0 ? ts_div_scalar(whole, s->part.factor) : whole;
+    return mean ? s->part.mean(s->part.of, mean) : ts_rank_status(s->model->rank);
+}
+
+static void forget_losses(tsi_stages *s)
+{
+    for (int64_t m = 0; m < ts_schedule_micro_batches(s->schedule); m++) {
+        ts_tensor_release(s->loss[m]);
+        s->loss[m] = NULL;
+    }
+}
+
 ts_status tsi_stages_run(tsi_stages *s, const tsi_part *part, double *loss)
 {
-    double sum = 0;
+    double sum = 0, *read = loss ? &sum : NULL;
     s->part = *part;
     TSI_TRY(find_sizes(s));
     TSI_TRY(find_rows(s));
     ts_scope scope = ts_scope_open(s->model->rank, NULL);
     ts_status status = take_tokens(s);
     if (status == TS_OK)
-        status = part->without_grad ? ts_pipeline_forward(s->pipeline, s->size, &sum)
-                                    : ts_pipeline_step(s->pipeline, s->size, &sum);
+        status = part->without_grad ? ts_pipeline_forward(s->pipeline, s->size, read)
+                                    : ts_pipeline_step(s->pipeline, s->size, read);
+    if (status == TS_OK && part->mean) status = tell_mean(s);
+    forget_losses(s);
     ts_tensor_release(s->ids);
     ts_tensor_release(s->labels);
     s->ids = s->labels = NULL;
@@ -372,7 +405,7 @@ ts_status tsi_stages_run(tsi_stages *s, const tsi_part *part, double *loss)
         memcpy(s->begin, ts_pipeline_begin(s->pipeline), cells_of(s) * sizeof *s->begin);
         memcpy(s->end, ts_pipeline_end(s->pipeline), cells_of(s) * sizeof *s->end);
     }
-    *loss = sum / part->factor;
+    if (loss) *loss = sum / part->factor;
     return status;
 }
 

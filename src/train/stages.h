@@ -21,7 +21,9 @@ typedef struct tsi_part { /* rows that are run at once, of all ranks together */
     ts_tensor *(*tokens)(void *context, int64_t shift);
     /* (optional) The documents of micro-batch rows become the model's. */
     ts_status (*documents)(void *context, const int64_t *row, int64_t count);
-    void *of; /* context of both */
+    /* (optional) Given the mean loss where the last stage is; then the host reads none. */
+    ts_status (*mean)(void *context, ts_tensor *mean);
+    void *of; /* context of all three */
 } tsi_part;
 
 /* "2: 3 4 4 3": stages of a rank, and the blocks of each if they are said. */
@@ -40,7 +42,10 @@ ts_status tsi_stages_schedule(const ts_train_config *config, int64_t ranks, ts_s
 ts_status tsi_stages_open(const ts_train_config *config, ts_mesh *mesh, ts_model *model,
                           tsi_stages **out);
 void tsi_stages_close(tsi_stages *stages); /* accepts NULL */
-/* Forwards and, unless it is without, backwards of a part; the mean loss, on every rank. [coll] */
+/* Are ids, or with shift 1 labels, read by stages of this rank? */
+bool tsi_stages_reads(const tsi_stages *stages, int64_t shift);
+/* Forwards and, unless it is without, backwards of a part; the mean loss, on every rank, or NULL.
+ * [coll] */
 ts_status tsi_stages_run(tsi_stages *stages, const tsi_part *part, double *loss);
 
 ts_pipeline *tsi_stages_pipeline(const tsi_stages *stages);

@@ -302,8 +302,8 @@ static void lap(tsi_run *run, tsi_phase phase, int64_t *mark)
     *mark = now;
 }
 
-/* Adds the share of one part to the mean loss of a step: in f64, where there are several. */
-static ts_status add_loss(tsi_run *run, ts_tensor *loss, ts_tensor *mean)
+/* In f64, where there are several. */
+ts_status tsi_run_add_loss(tsi_run *run, ts_tensor *loss, ts_tensor *mean)
 {
     int64_t parts = run->config->train.accumulate;
     if (parts == 1) return ts_tensor_write(loss, ts_detach(mean));
@@ -324,7 +324,7 @@ ts_status tsi_run_part(tsi_run *run, const tsi_rows_part *of, ts_tensor *loss, i
                                                        .z_loss = run->config->train.z_loss,
                                                        .factor = factor });
     ts_tensor *root = factor != 1.0 ? ts_mul_scalar(mean, factor) : mean;
-    ts_status status = add_loss(run, loss, mean);
+    ts_status status = tsi_run_add_loss(run, loss, mean);
     lap(run, TSI_PHASE_FORWARD, mark);
     if (status == TS_OK)
         status =
@@ -360,7 +360,7 @@ static ts_status run_staged(tsi_run *run, int64_t step, int64_t part, ts_tensor 
     ts_scope scope = ts_scope_open(run->me, NULL);
     ts_tensor *number = ts_full(mean, ts_module_mesh(ts_model_module(run->model)), TS_DTYPE_F64,
                                 TS_SHAPE_SCALAR, NULL);
-    ts_status status = number ? add_loss(run, loss, number) : ts_rank_status(run->me);
+    ts_status status = number ? tsi_run_add_loss(run, loss, number) : ts_rank_status(run->me);
     ts_scope_close(scope);
     return status;
 }

@@ -241,6 +241,51 @@ TS_TEST_RANKS(pipelines_of_shards_run_again, 4)
         check_way(t, &ways[i]);
 }
 
+typedef struct loss_step {
+    const trained *r;
+    ts_tensor *loss; /* where the last stage is; else NULL */
+} loss_step;
+
+static ts_status step_of_loss(void *context)
+{
+    const loss_step *s = context;
+    ts_status status = ts_pipeline_step(s->r->pipeline, NULL, NULL);
+    if (status != TS_OK) return status;
+    return ts_optimizer_step_with(
+        s->r->optimizer, TS_OPTIONS(ts_step_options, .stages = ts_mesh_group(s->r->mesh, "pp"),
+                                    .loss = s->loss, .adds_loss = 1, .skips = 1));
+}
+
+/* The last stage knows a loss; all ranks hear of it, and none updates if it is not finite: in the
+ * recorded step, and in its replays. */
+TS_TEST_RANKS(a_loss_of_the_last_stage_is_that_of_all, 2)
+{
+    const way w = { "pp=2", "1F1B", .last = 1 };
+    const double told[] = { 2.5, 2.5, (double)NAN, 4.5 };
+    trained r;
+    loss_step s = { &r, NULL };
+    ts_step *recorded = NULL;
+    make(t, &w, &r);
+    for (int64_t n = 0; n < 4 && !ts_rank_status(t->me); n++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tensor *number = ts_full(told[n], ts_module_mesh(ts_model_module(r.model)), TS_DTYPE_F64,
+                                    TS_SHAPE_SCALAR, NULL);
+        if (n == 0 && t->index == w.last) s.loss = ts_tensor_retain(number);
+        if (n == 0) TEST_OK(t, step_of_loss(&s));
+        if (n == 1) recorded = ts_step_record(t->me, step_of_loss, &s);
+        if (n > 1 && s.loss) TEST_OK(t, ts_step_input(recorded, s.loss, number));
+        if (n > 1) TEST_OK(t, ts_step_replay(recorded));
+        TEST_OK(t, ts_scope_close(scope));
+        ts_step_outcome is = TS_INIT(ts_step_outcome);
+        TEST_OK(t, ts_optimizer_outcome(r.optimizer, n + 1, &is));
+        TEST_SAY(t, n == 2 ? isnan(is.loss) && !is.updated : is.loss == told[n] && is.updated,
+                 "step %lld: loss %g, %d", (long long)n, is.loss, is.updated);
+    }
+    ts_step_destroy(recorded);
+    ts_tensor_release(s.loss);
+    unmake(&r);
+}
+
 /* By each rank, before anything is sent; the pipeline goes on. */
 TS_TEST_RANKS(numbers_of_all_stages_are_refused, 1)
 {

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "harness/test.h"
 #include "plan/program.h"
@@ -433,6 +434,53 @@ TS_TEST_RANKS(a_batch_runs_again, 2, 3)
         TEST_CHECK(t, memcmp(again.term, usual.term, sizeof again.term) == 0);
     }
     ts_step_destroy(step);
+}
+
+/* ---- moves that end late --------------------------------------------------------------------- */
+
+typedef struct dropped {
+    ts_rank *me;
+    ts_tensor *x, *weight, *y;
+} dropped;
+
+/* A move whose result nobody uses is complete while a product that moves for itself runs: it ends
+ * before that product or behind it, not inside. */
+static ts_status dropping_step(void *context)
+{
+    const dropped *d = context;
+    ts_scope scope = ts_scope_open_with(d->me,
+                                        TS_OPTIONS(ts_scope_options, .product = TS_PRODUCT_WHOLE)),
+             inner = ts_scope_open(d->me, NULL);
+    if (ts_rank_index(d->me) > 0) (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    (void)ts_redistribute(d->x, "R");
+    ts_scope_close(inner);
+    ts_status status = ts_group_barrier(ts_group_world(d->me), NULL);
+    ts_tensor *y = status == TS_OK ? ts_linear_scatter(d->x, d->weight, NULL, 1) : NULL;
+    ts_list to = { (ts_tensor *[]){ d->y }, 1 }, by = { &y, 1 };
+    status = y ? ts_foreach_add(to, by, 1.0, NULL) : ts_rank_status(d->me);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+TS_TEST_RANKS(moves_end_outside_of_other_work, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    int64_t n = t->count;
+    dropped d = { t->me, ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2, 8 * n, 16 * n), "S(2)"),
+                  ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(32, 16 * n), "S(1)"),
+                  ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(2, 8 * n, 32), "S(1)") };
+    ts_step *step = ts_step_record(t->me, dropping_step, &d);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    for (int round = 0; step && round < 4; round++) {
+        double least = 0;
+        if (round == 2) order_by_passes(t, step);
+        TEST_OK(t, ts_step_replay(step));
+        TEST_OK(t, ts_tensor_item(ts_amin(d.y, NULL, 0, 0), &least));
+        TEST_SAY(t, least == (double)(16 * n * (round + 2)), "%g", least);
+    }
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
 }
 
 /* ---- what cannot be run again ---------------------------------------------------------------- */

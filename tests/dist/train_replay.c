@@ -124,7 +124,40 @@ TS_TEST(runs_with_replays_are_the_same_runs)
         { "fsdp=2", "accumulate = 5\nloss_scale = 8\n", 2, AGAIN },
         { "fsdp=2", "z_loss = 0.1\n", 2, AGAIN },
         { "fsdp=2", "loss_rows = 4\n", 2, AGAIN },
-        { "pp=2", "", 2, USUAL },
+        { "pp=2", "", 2, AGAIN },
+        { "dp=1", "loss_scale = 8\nloss_scale_every = 50\n", 1, USUAL },
+    };
+    check_settings(t, settings, sizeof settings / sizeof *settings);
+}
+
+#define TIED "[model]\nlayers = 4\nfamily = gpt2\nkv_heads = 4\ntied = 1\n"
+#define SCHEDULE "[parallel]\nmicro_batches = 4\nschedule = "
+
+/* Rows that fit no micro-batch evenly, tied embeddings, several parts of a step, shards inside of
+ * stages, the last stage on the first rank. */
+TS_TEST(runs_through_stages_with_replays_are_the_same_runs)
+{
+    static const setting settings[] = {
+        { "pp=2", "[model]\nlayers = 4\n" SCHEDULE "1F1B\n", 2, EVALUATES },
+        { "pp=2", "[model]\nlayers = 4\n" SCHEDULE "Interleaved1F1B\n", 2, AGAIN },
+        { "pp=2", TIED SCHEDULE "InterleavedZeroBubble\n", 2, AGAIN },
+        { "pp=2", "[model]\nlayers = 4\n" SCHEDULE "ZBVZeroBubble\n", 2, AGAIN },
+        { "pp=2", SCHEDULE "GPipe\n", 2, AGAIN },
+        { "pp=2", "[model]\nlayers = 4\n" SCHEDULE "LoopedBFS\n", 2, AGAIN },
+        { "pp=2", "[model]\nlayers = 4\n" SCHEDULE "DualPipeV\n", 2, AGAIN },
+        { "pp=2", "batch = 2\n" SCHEDULE "1F1B\n", 2, AGAIN }, /* two have no rows */
+        { "pp=2", "batch = 6\naccumulate = 3\nloss_scale = 3\nz_loss = 0.1\n", 2, AGAIN },
+        { "pp=2", EXPERTS "[experts]\naux_loss = 0.01\ncapacity = 1.25\n", 2, AGAIN },
+    };
+    check_settings(t, settings, sizeof settings / sizeof *settings);
+}
+
+TS_TEST(runs_through_stages_on_four_ranks_with_replays_are_the_same_runs)
+{
+    static const setting settings[] = {
+        { "pp=2, fsdp=2", "[model]\nlayers = 4\n" SCHEDULE "Interleaved1F1B\n", 4, AGAIN },
+        { "pp=4", "[model]\nlayers = 4\n" SCHEDULE "1F1B\n", 4, AGAIN },
+        { "pp=4", "[model]\nlayers = 8\n" SCHEDULE "InterleavedZeroBubble\n", 4, AGAIN },
     };
     check_settings(t, settings, sizeof settings / sizeof *settings);
 }
