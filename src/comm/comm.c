@@ -132,6 +132,7 @@ static void comm_rank_destroy(void *state)
     (void)come_to_rest(comm);
     tsi_batch_drop(comm);
     tsi_work_forget_all(comm);
+    tsi_windows_release(comm);
     tsi_group_forget_all(comm);
     tsi_map_release(&comm->seat);
     tsi_free(comm);

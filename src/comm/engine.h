@@ -112,6 +112,7 @@ typedef struct tsi_work {
     bool in_order;   /* it may be DONE when its bytes are in queues; else when they have moved */
     void *engine_state;
     int64_t engine_word[4];
+    int64_t bytes_read; /* exchange: counted as received, and read by the caller where they lie */
 } tsi_work;
 
 /* ---- what each collective means, in closed form, for engines: comm/pieces.c --------------- */

@@ -196,5 +196,5 @@ int64_t tsi_work_bytes_received(const tsi_work *work)
     case TSI_COMM_KIND_COUNT:
         break;
     }
-    return elements * (int64_t)ts_dtype_size((ts_dtype)work->print.dtype);
+    return elements * (int64_t)ts_dtype_size((ts_dtype)work->print.dtype) + work->bytes_read;
 }

@@ -49,8 +49,9 @@ typedef struct tsi_comm_rank {
     ts_work *batch, **batch_end; /* issued since batch_begin, not started */
     uint64_t epoch;              /* recoveries: all ranks of the world have as many */
     bool batch_open;
-    bool left;     /* tsi_comm_leave was called */
-    bool no_loans; /* as if peers' memory could not be read */
+    bool left;                  /* tsi_comm_leave was called */
+    bool no_loans;              /* as if peers' memory could not be read */
+    struct tsi_window *windows; /* of groups (window.h) */
 } tsi_comm_rank;
 
 struct ts_group {
@@ -88,6 +89,8 @@ void tsi_group_forget_all(tsi_comm_rank *comm); /* frees every handle and seat *
 void tsi_seat_reset_all(tsi_comm_rank *comm);   /* a new epoch counts from one again */
 ts_status tsi_seat_peers(tsi_seat *seat);       /* makes sent and received */
 void tsi_team_free(tsi_team *team);
+
+void tsi_windows_release(tsi_comm_rank *comm); /* window.c */
 
 /* work.c: the life of a ts_work. */
 /* Memory for what an operation keeps of its caller's lists. NULL: there is none (not recorded). */

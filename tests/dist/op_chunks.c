@@ -6,7 +6,7 @@
 
 #include "base/compiler.h"
 #include "bytes_util.h"
-#include "comm/comm.h"
+#include "comm/window.h"
 #include "device/device.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
@@ -97,6 +97,16 @@ static void run(test *t, const setting *s, int32_t algorithm, answer *a)
     ts_scope_close(scope);
 }
 
+/* Ranks of several processes agree on a window once, in a few bytes: before others are counted. */
+static void make_window(test *t, ts_mesh *mesh)
+{
+    tsi_window *window = NULL;
+    ts_group *group = ts_mesh_group(mesh, "tp");
+    if (!tsi_group_has_window(group)) return;
+    TEST_OK(t, tsi_group_window(group, 4 << 20, &window));
+    TEST_CHECK(t, window != NULL); /* they are on one node here */
+}
+
 static void compare(test *t, const setting *s)
 {
     ts_scope scope = ts_scope_open(t->me, "compare");
@@ -128,6 +138,7 @@ TS_TEST_RANKS(chunks_have_the_bits_of_the_whole, 2, 3, 4)
         s.weights = number % 4 ? number % 4 : 1;
         s.scatters = number % 4 == 0;
         tsi_comm_lend_nothing(t->me, number & 8); /* rows are read in place, or travel */
+        if (number == 0) make_window(t, mesh);
         compare(t, &s);
     }
     ts_mesh_release(mesh);
@@ -160,6 +171,35 @@ static void gather_first(test *t, const setting *s, int32_t algorithm, answer *a
     for (int32_t i = 0; i < s->weights; i++)
         keep(a, scope, ts_tensor_grad(weight[i]));
     ts_scope_close(scope);
+}
+
+/* One rank fails where the others are in a product: after recovering, nobody reads what was shown
+ * before. */
+TS_TEST_RANKS(chunks_after_a_recovery, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=*");
+    setting s = { .mesh = mesh, .n = t->count, .dtype = TS_DTYPE_F32, .weights = 1 };
+    for (int round = 0; round < 4; round++) {
+        ts_scope scope =
+            ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .product = TS_PRODUCT_CHUNKS));
+        s.scatters = round & 1;
+        ts_tensor *x = numbers(mesh, s.scatters ? "tp:S(2)" : "tp:S(1)",
+                               TS_SHAPE(B, ROWS * s.n, WIDE * s.n), 3, s.dtype);
+        ts_tensor *weight = numbers(mesh, s.scatters ? "tp:S(1)" : "tp:S(0)",
+                                    TS_SHAPE(2 * WIDE * s.n, WIDE * s.n), 4, s.dtype);
+        ts_tensor *y = NULL;
+        (void)ts_group_barrier(ts_group_world(t->me), NULL); /* may end with that failure */
+        if (ts_rank_index(t->me) == 0)
+            TEST_STATUS(t, ts_rank_fail(t->me, TS_ERR_STATE, "no product"), TS_ERR_STATE);
+        else
+            multiply(&s, x, &weight, &y);
+        TEST_CHECK(t, ts_tensor_wait(y) != TS_OK || ts_rank_status(t->me) != TS_OK || !y);
+        (void)ts_scope_close(scope);
+        TEST_OK(t, ts_rank_recover(t->me));
+        make_window(t, mesh);
+        compare(t, &s);
+    }
+    ts_mesh_release(mesh);
 }
 
 TS_TEST_RANKS(chunks_of_what_is_on_its_way, 2, 3)
@@ -350,6 +390,7 @@ TS_TEST_RANKS(chunks_in_a_model, 2)
     ts_scope scope = ts_scope_open(t->me, "compare");
     ts_mesh *mesh = ts_mesh_create(t->me, "tp=2");
     step_answer whole, chunks, cut;
+    make_window(t, mesh);
     model_step(t, mesh, TS_PRODUCT_WHOLE, 0, &whole);
     model_step(t, mesh, TS_PRODUCT_CHUNKS, 0, &chunks);
     model_step(t, mesh, TS_PRODUCT_CHUNKS, 1, &cut);

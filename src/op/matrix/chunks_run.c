@@ -8,13 +8,16 @@
  * owner. What is lent for a sum is a block of this call, which nobody writes again; x is the
  * program's, so whoever writes it later waits until its readers are done (tsi_moves_guard).
  *
+ * Between processes of a node rows, or terms, go through a window (comm/window.h): each member puts
+ * its own there once, and the others multiply or add them up where they lie.
+ *
  * INV: works end before the memory they use; every member issues the same works in the same order,
  * also members without rows. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/arena.h"
-#include "comm/comm.h"
+#include "comm/window.h"
 #include "op/core/algorithm.h"
 #include "op/core/element.h"
 #include "op/core/kernel.h"
@@ -32,7 +35,9 @@ typedef struct chunked {
     bool in_place;
     tsi_chunk_rows *rows; /* of each member */
     tsi_block in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
-    ts_work **work; /* per step, 1 .. size - 1; NULL: none, or waited for */
+    tsi_window *window;
+    size_t window_bytes; /* of a block in it */
+    ts_work **work;      /* per step, 1 .. size - 1; NULL: none, or waited for; 0: the meeting */
     tsi_lending *lending;
     tsi_array **array; /* per step: what is computed, or comes; then per step: what came */
 } chunked;
@@ -206,6 +211,46 @@ static ts_status make_rows(chunked *c, int64_t place, const tsi_block *like, int
     return TS_OK;
 }
 
+/* ---- windows --------------------------------------------------------------------------------- */
+
+static size_t bytes_of_rows(const chunked *c, const tsi_block *like, int64_t rows)
+{
+    tsi_block block = *like;
+    block.extent[c->dim] = rows;
+    return (size_t)tsi_block_count(&block) * ts_dtype_size((ts_dtype)like->dtype);
+}
+
+/* Room for `blocks` blocks of any member's rows; c->window NULL: it cannot be had. */
+static ts_status open_window(chunked *c, const tsi_block *like, int64_t blocks)
+{
+    int64_t most = 0;
+    if (c->in_place || c->device->device != tsi_device_host()) return TS_OK;
+    if (!tsi_group_has_window(c->io->group)) return TS_OK;
+    for (int64_t m = 0; m < c->size; m++)
+        if (c->rows[m].count > most) most = c->rows[m].count;
+    c->window_bytes = (bytes_of_rows(c, like, most) + 63) / 64 * 64;
+    return tsi_group_window(c->io->group, c->window_bytes * (size_t)blocks, &c->window);
+}
+
+/* Rows of one member in block `place` of what `owner` shows. */
+static tsi_block in_window(const chunked *c, const tsi_block *like, int64_t owner, int64_t place,
+                           int64_t rows)
+{
+    tsi_block block = *like;
+    block.extent[c->dim] = rows;
+    return tsi_block_dense_like(&block,
+                                tsi_window_of(c->window, owner) + (size_t)place * c->window_bytes);
+}
+
+/* What this member shows is there; `bytes` of the others are read after the wait. */
+static ts_status meet(chunked *c, const tsi_block *like, size_t bytes)
+{
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.name = c->io->op->name;
+    options.work = &c->work[0];
+    return tsi_group_meet(c->io->group, (ts_dtype)like->dtype, (int64_t)bytes, &options);
+}
+
 /* ---- gather ---------------------------------------------------------------------------------- */
 
 static ts_status multiply_rows(const chunked *c, int64_t member, const tsi_block *x)
@@ -249,9 +294,31 @@ static ts_status leave_x(chunked *c)
     return tsi_moves_guard(c->io->in[0], work);
 }
 
+static ts_status gather_through_window(chunked *c)
+{
+    const tsi_device *device = c->device->device;
+    const tsi_block *x = &c->in[0];
+    tsi_block own = in_window(c, x, c->me, 0, c->rows[c->me].count);
+    size_t others = 0;
+    for (int64_t m = 0; m < c->size; m++)
+        if (m != c->me) others += bytes_of_rows(c, x, c->rows[m].count);
+    if (tsi_block_count(&own) > 0) TSI_TRY(device->copy(device, &own, x, c->device->queue));
+    TSI_TRY(meet(c, x, others));
+    TSI_TRY(multiply_rows(c, c->me, x));
+    TSI_TRY(wait_step(c, 0));
+    for (int64_t step = 1; step < c->size; step++) {
+        int64_t from = member_at(c, step);
+        tsi_block rows = in_window(c, x, from, 0, c->rows[from].count);
+        TSI_TRY(multiply_rows(c, from, &rows));
+    }
+    return TS_OK;
+}
+
 static ts_status gather_steps(chunked *c)
 {
     tsi_block coming[2];
+    TSI_TRY(open_window(c, &c->in[0], 1));
+    if (c->window) return gather_through_window(c);
     if (c->in_place) /* all at once: nothing travels */
         for (int64_t step = 1; step < c->size; step++)
             TSI_TRY(start_gather(c, step, &coming[0]));
@@ -293,14 +360,19 @@ static ts_status run_gather(const tsi_algorithm_io *io)
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 
-/* The terms of a member's rows, into block `place`. */
-static ts_status multiply_terms(chunked *c, int64_t place, int64_t member, tsi_block *out)
+static ts_status multiply_terms_to(const chunked *c, int64_t member, const tsi_block *out)
 {
     tsi_block in[TSI_INPUT_MAX];
     for (int32_t i = 0; i < c->io->input_count; i++)
         in[i] = c->rows_in >> i & 1 ? slice(&c->in[i], c->dim, &c->rows[member]) : c->in[i];
-    TSI_TRY(make_rows(c, place, &c->out[0], c->rows[member].count, out));
     return multiply(c, in, out);
+}
+
+/* The terms of a member's rows, into block `place`. */
+static ts_status multiply_terms(chunked *c, int64_t place, int64_t member, tsi_block *out)
+{
+    TSI_TRY(make_rows(c, place, &c->out[0], c->rows[member].count, out));
+    return multiply_terms_to(c, member, out);
 }
 
 /* Terms of my rows, one of each member, in the members' order. */
@@ -313,9 +385,13 @@ static ts_status fold(chunked *c, const tsi_block *own)
     if (!term || !from) return tsi_fail_memory("terms of a sum", n * sizeof *term);
     for (int64_t m = 0; m < c->size; m++) {
         int64_t step = (c->me + c->size - m) % c->size; /* at which its rows for me were made */
-        term[m] = m == c->me ? *own : taken(c, step, own);
-        if (m != c->me && !c->in_place) term[m] = tsi_array_block(c->array[c->size + step]);
         from[m] = &term[m];
+        if (m == c->me)
+            term[m] = *own;
+        else if (c->window)
+            term[m] = in_window(c, own, m, c->me, c->rows[c->me].count);
+        else
+            term[m] = c->in_place ? taken(c, step, own) : tsi_array_block(c->array[c->size + step]);
     }
     return device->fold(device, &c->out[0], from, c->size, TS_REDUCE_SUM, 0, c->device->queue);
 }
@@ -333,9 +409,27 @@ static ts_status scatter_step(chunked *c, int64_t step)
     return start_step(c, &s);
 }
 
+/* Terms for the others first: they are shown together, and mine are made meanwhile. */
+static ts_status scatter_through_window(chunked *c)
+{
+    tsi_block own;
+    size_t others = (size_t)(c->size - 1) * bytes_of_rows(c, &c->out[0], c->rows[c->me].count);
+    for (int64_t step = 1; step < c->size; step++) {
+        int64_t to = member_at(c, step);
+        tsi_block terms = in_window(c, &c->out[0], c->me, to, c->rows[to].count);
+        TSI_TRY(multiply_terms_to(c, to, &terms));
+    }
+    TSI_TRY(meet(c, &c->out[0], others));
+    TSI_TRY(multiply_terms(c, 0, c->me, &own));
+    TSI_TRY(wait_step(c, 0));
+    return tsi_block_count(&own) ? fold(c, &own) : TS_OK;
+}
+
 static ts_status scatter_steps(chunked *c)
 {
     tsi_block own;
+    TSI_TRY(open_window(c, &c->out[0], c->size));
+    if (c->window) return scatter_through_window(c);
     for (int64_t step = 1; step < c->size; step++)
         TSI_TRY(scatter_step(c, step));
     TSI_TRY(multiply_terms(c, 0, c->me, &own));
