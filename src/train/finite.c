@@ -29,6 +29,7 @@ typedef struct search {
     int64_t calls, began_ns;
     int64_t at;   /* when it was found; INT64_MAX: it was not */
     bool looking; /* what looking itself calls is not looked at */
+    bool came;    /* something that was not finite before a call of this rank saw it */
     char words[WORDS];
 } search;
 
@@ -73,9 +74,14 @@ static void hear_call(void *context, void *what)
     for (int32_t i = 0; good && i < plan->output_count; i++)
         good = is_finite(s, call->out[i]);
     if (good) return;
-    /* What was written in place is gone: had it not been finite, its own call was found. */
     for (int32_t i = plan->in_place ? 1 : 0; i < plan->input_count; i++)
-        if (!is_finite(s, call->in[i])) return; /* came with them */
+        if (!is_finite(s, call->in[i])) {
+            s->came = true;
+            return;
+        }
+    /* What was written in place is gone: had it not been finite, its own call was found, unless it
+     * came from another stage. */
+    if (plan->in_place && s->came && s->run->stages) return;
     const tsi_autograd_state *tapes = tsi_autograd_state_of(s->run->me);
     bool labelled = me->label && me->label[0];
     char words[WORDS];
