@@ -6,6 +6,7 @@
 # module is not built and nothing else changes.
 set(TS_CUDA AUTO CACHE STRING "build the cuda module: AUTO (where nvcc is found), ON, OFF")
 set(TS_CUDA_TARGETS "80;90a" CACHE STRING "GPU architectures with code of their own; PTX of 9.0 serves later ones")
+set(TS_CUDA_OPTIMISE "-O3" CACHE STRING "how nvcc optimises kernels, as a list of options")
 set(TS_CUDA_FOUND OFF)
 if(TS_CUDA STREQUAL "OFF")
   return()
@@ -43,7 +44,7 @@ foreach(kernel ${kernels})
   endif()
   add_custom_command(OUTPUT ${fatbin}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-    COMMAND ${TS_NVCC} -fatbin -std=c++17 -O3 ${fused} ${gencode} --Werror all-warnings
+    COMMAND ${TS_NVCC} -fatbin -std=c++17 ${TS_CUDA_OPTIMISE} ${fused} ${gencode} --Werror all-warnings
       -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
       -MD -MF ${fatbin}.d -o ${fatbin} ${kernel}
     DEPENDS ${kernel} DEPFILE ${fatbin}.d COMMENT "Building CUDA kernels ${name}" VERBATIM)

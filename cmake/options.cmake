@@ -25,4 +25,4 @@ if(TS_SANITIZE)
 endif()
 set(CMAKE_C_FLAGS_RELEASE "-O2 -g -DNDEBUG")
 set(CMAKE_C_FLAGS_DEBUG "-O0 -g")
-set(CMAKE_C_FLAGS_SANITIZE "-O1 -g")
+set(CMAKE_C_FLAGS_SANITIZE "-O1 -g1") # a report shows functions and lines

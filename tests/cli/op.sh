@@ -180,7 +180,7 @@ else
 fi
 
 # ---- the rules ---------------------------------------------------------------------------------------------
-said=$("$tessera" verify rules --seed 1)
+said=$("$tessera" verify rules --quick --seed 1) # without --quick: make test-long
 code=$?
 if [ "$code" -eq 0 ]; then
     pass "$(printf '%s\n' "$said" | tail -n 1)"

@@ -230,7 +230,7 @@ TS_TEST_RANKS(pipelines_run_again, 2)
                          { "pp=2", "InterleavedZeroBubble", .last = 1, .tied = true },
                          { "pp=2", "ZBVZeroBubble", .last = 0 } };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        check_way(t, &ways[i]);
+        if (test_tries(t)) check_way(t, &ways[i]);
 }
 
 TS_TEST_RANKS(pipelines_of_shards_run_again, 4)
@@ -238,7 +238,7 @@ TS_TEST_RANKS(pipelines_of_shards_run_again, 4)
     const way ways[] = { { "pp=2, fsdp=2", "1F1B", .last = 1, .units = true },
                          { "pp=2, tp=2", "1F1B", .last = 1 } };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        check_way(t, &ways[i]);
+        if (test_tries(t)) check_way(t, &ways[i]);
 }
 
 typedef struct loss_step {

@@ -267,8 +267,10 @@ static int64_t check_way(test *t, const way *w)
                  w->family, (long long)n, usual.loss[n], usual.norm[n], again.loss[n],
                  again.norm[n]);
     TEST_CHECK(t, usual.loss[STEPS - 1] < usual.loss[0]); /* it learns: the steps are no copies */
-    /* Gathers of the next unit, before those of this one are done with. */
+    /* Gathers of the next unit, before those of this one are done with: where times that were
+     * measured say so, and a sanitizer's are others. */
     bool ahead = w->bare && t->count > 1 && tsi_rank_device_of(t->me)->device->host_readable;
+    if (TSI_SANITIZED) ahead = false;
     TEST_SAY(t, !ahead || again.ahead > 0, "%s: none began ahead", w->mesh);
     unmake(&again);
     unmake(&usual);
@@ -308,7 +310,7 @@ TS_TEST_RANKS(steps_on_two_axes_run_again, 4)
         { .mesh = "replicate=2, tp=2", .family = TS_MODEL_MIXTRAL },
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        (void)check_way(t, &ways[i]);
+        if (test_tries(t)) (void)check_way(t, &ways[i]);
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */

@@ -45,6 +45,7 @@ TS_TEST(twelve_meshes_one_curve)
     for (int i = 0; i < MESHES; i++) {
         char name[16];
         outcome o = { 0 };
+        if (!test_tries(t) && i > 0) continue; /* the others are compared with the first */
         snprintf(name, sizeof name, "run%d", i);
         run_on(t, &f, name, &dense[i], "", &o);
         if (i == 0) one = o;
@@ -71,6 +72,7 @@ TS_TEST(experts_on_meshes)
     for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) {
         char name[16];
         outcome o = { 0 };
+        if (!test_tries(t) && i > 0) continue; /* the others are compared with the first */
         snprintf(name, sizeof name, "run%zu", i);
         run_on(t, &f, name, &experts[i], family, &o);
         if (i == 0) one = o;

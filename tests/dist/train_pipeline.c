@@ -32,6 +32,7 @@ static void compare(test *t, const char *base, const piped *rows, size_t count)
     TEST_CHECK(t, one.loss[LONG] < one.loss[1]);
     for (size_t i = 0; i < count; i++) {
         outcome other = { 0 };
+        if (!test_tries(t)) continue;
         snprintf(more, sizeof more, "%s[parallel]\n%s", base, rows[i].more);
         TEST_OK(t, train(t, &f, rows[i].name, more, rows[i].ranks, &other));
         near_losses(t, rows[i].name, &one, &other);

@@ -53,6 +53,14 @@ int64_t test_random_below(test *t, int64_t bound)
     return bound > 0 ? (int64_t)(test_random(t) % (uint64_t)bound) : 0;
 }
 
+bool test_tries(test *t)
+{
+    const char *text = getenv("TEST_SHARE");
+    uint64_t share = text != NULL ? strtoull(text, NULL, 10) : 1;
+    uint64_t row = (uint64_t)t->rows++;
+    return share < 2 || row % share == t->seed % share;
+}
+
 static char *read_stream(FILE *file, size_t *length)
 {
     size_t capacity = 4096, used = 0;

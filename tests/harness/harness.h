@@ -15,6 +15,7 @@ typedef struct harness_options {
     bool list, no_fork;
     uint64_t seed;
     double timeout_s; /* 0: each test's own, else 60 */
+    int runs;         /* of each case, at most; 0: all */
     char **filter;    /* substrings of names; any of them selects */
     int filter_count;
     int64_t mpi_size; /* 0: not started by an MPI launcher */

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -97,22 +98,49 @@ static bool run_one(const harness_options *options, const harness_run *run)
     return passed;
 }
 
-/* Visits every selected run of a case: lists it, or runs it and counts. */
+/* Whether a case on this number of ranks was asked for by its name. */
+static bool named(const harness_options *options, const test_case *body, int64_t count,
+                  harness_run *run)
+{
+    *run = (harness_run){ .body = body, .count = count };
+    if (count > 0)
+        (void)snprintf(run->name, sizeof run->name, "%s/%d", body->name, (int)count);
+    else
+        (void)snprintf(run->name, sizeof run->name, "%s", body->name);
+    return selected(options, run->name);
+}
+
+/* The runs of a case that are asked for; with --runs as many of them, of more than one rank where
+ * there are such, from one that the case's name and the seed choose: the same in any world. */
+static int choose(const harness_options *options, const test_case *body, harness_run *runs)
+{
+    int count = 0;
+    for (int i = 0; i < (int)TSI_COUNT_OF(body->ranks); i++) {
+        if (i > 0 && body->ranks[i] == 0) break;
+        count += named(options, body, body->ranks[i], &runs[count]);
+    }
+    if (options->runs <= 0 || count <= options->runs) return count;
+    int first = runs[0].count == 1, many = count - first;
+    int wanted = options->runs < many ? options->runs : many;
+    int start = (int)(tsi_hash_text(options->seed, body->name) % (uint64_t)many);
+    harness_run chosen[TSI_COUNT_OF(body->ranks)];
+    for (int i = 0; i < wanted; i++)
+        chosen[i] = runs[first + (start + i) % many];
+    memcpy(runs, chosen, (size_t)wanted * sizeof *runs);
+    return wanted;
+}
+
+/* Visits every chosen run of a case: lists it, or runs it and counts. */
 static void each_run(const harness_options *options, const test_case *body, int64_t counts[2])
 {
-    for (int i = 0; i < (int)TSI_COUNT_OF(body->ranks); i++) {
-        harness_run run = { .body = body, .count = body->ranks[i] };
-        if (i > 0 && run.count == 0) return;
-        if (options->mpi_size > 0 && run.count != options->mpi_size) continue;
-        if (run.count > 0)
-            (void)snprintf(run.name, sizeof run.name, "%s/%d", body->name, (int)run.count);
-        else
-            (void)snprintf(run.name, sizeof run.name, "%s", body->name);
-        if (!selected(options, run.name)) continue;
+    harness_run runs[TSI_COUNT_OF(body->ranks)];
+    int count = choose(options, body, runs);
+    for (int i = 0; i < count; i++) {
+        if (options->mpi_size > 0 && runs[i].count != options->mpi_size) continue;
         if (options->list)
-            printf("%s\n", run.name);
+            printf("%s\n", runs[i].name);
         else
-            counts[run_one(options, &run)]++;
+            counts[run_one(options, &runs[i])]++;
     }
 }
 
@@ -127,16 +155,17 @@ static bool parse(int argc, char **argv, harness_options *options)
     options->mpi_rank = launcher.rank > 0 ? launcher.rank : 0;
     int i = 1;
     for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
-        bool takes_value = strcmp(argv[i], "--seed") == 0 || strcmp(argv[i], "--timeout") == 0;
+        bool takes_value = strcmp(argv[i], "--seed") == 0 || strcmp(argv[i], "--timeout") == 0 ||
+                           strcmp(argv[i], "--runs") == 0;
         if (strcmp(argv[i], "--list") == 0) {
             options->list = true;
         } else if (strcmp(argv[i], "--no-fork") == 0) {
             options->no_fork = true;
         } else if (takes_value && i + 1 < argc) {
-            bool seed = argv[i][2] == 's';
-            i++;
-            if (seed) options->seed = strtoull(argv[i], NULL, 10);
-            if (!seed) options->timeout_s = strtod(argv[i], NULL);
+            char which = argv[i++][2];
+            if (which == 's') options->seed = strtoull(argv[i], NULL, 10);
+            if (which == 't') options->timeout_s = strtod(argv[i], NULL);
+            if (which == 'r') options->runs = (int)strtol(argv[i], NULL, 10);
         } else {
             fprintf(stderr, "%s: unknown option or missing value: %s\n", argv[0], argv[i]);
             return false;

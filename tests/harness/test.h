@@ -9,7 +9,8 @@
  * ("name/3"). On failure it prints the seed and the command to run that test again. A test without
  * ranks that passes but leaves memory of tsi_alloc behind fails. Under mpirun only the rank tests
  * of the world's size run, in this process, over MPI.
- *   --list   --no-fork   --seed N   --timeout S   [substring of test names ...] */
+ *   --list   --no-fork   --seed N   --timeout S   --runs N   [substring of test names ...]
+ * --runs N takes at most N numbers of ranks of each test: which, its name and the seed say. */
 #ifndef TESTS_HARNESS_TEST_H
 #define TESTS_HARNESS_TEST_H
 
@@ -28,6 +29,7 @@ typedef struct test {
     uint64_t random; /* state of test_random; the same on all ranks of a rank test */
     ts_rank *me;     /* rank tests */
     int64_t index, count;
+    int64_t rows;       /* of tables, that test_tries was asked about */
     const char *engine; /* rank tests: "threads" or "mpi" */
     struct test_result *result;
 } test;
@@ -53,6 +55,9 @@ void test_fail(test *t, const char *file, int line, const char *format, ...) TS_
 uint64_t test_random(test *t);                     /* 64 random bits */
 int64_t test_random_below(test *t, int64_t bound); /* 0 .. bound-1 */
 bool test_failed(const test *t);
+/* Whether the next row of a table is tried: all are, unless TEST_SHARE=N asks for every Nth only
+ * (tests/samples), from a row that the seed chooses. All ranks ask about the same rows. */
+bool test_tries(test *t);
 /* Reads a whole file under the source tree ("tests/golden/x.jsonl"), NUL-terminated; tsi_free it.
  * NULL and a failure if it cannot. */
 char *test_read_file(test *t, const char *path, size_t *length);
