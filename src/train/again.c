@@ -193,7 +193,7 @@ static ts_status take_order(tsi_run *run)
     ts_reorder_options options;
     ts_reorder_options_init(&options);
     options.tries = TRIES;
-    options.passes = TS_PASS_ALL & ~(uint32_t)TS_PASS_SPLIT; /* parts run as wholes */
+    options.passes = TS_PASS_ALL & ~(uint32_t)TS_PASS_SPLIT; /* whether parts pay is not measured */
     ts_status status = ts_step_program(again->step, &program);
     if (status == TS_OK) status = ts_program_reorder(program, &options, hear_pass, again, &better);
     if (status == TS_OK) status = ts_step_reorder(again->step, better, 0, &is);
