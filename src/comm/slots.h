@@ -76,7 +76,6 @@ struct ts_work {
     struct again *again;      /* of a step that is recorded: what issues it once more (again.c) */
     bool batch;
     bool on_stack; /* a blocking call: belongs to the caller's frame */
-    bool standing; /* belongs to who issues it again and again (tsi_standing) */
     bool stale;    /* of an epoch before the last recover: its error fails nobody any more */
 };
 

@@ -110,10 +110,9 @@ void tsi_work_put(ts_work *work)
     unlink_work(work);
     tsi_work_absorb(&work->base);
     tsi_free(work->base.error);
-    work->base.error = NULL;
     tsi_copies_put(work->comm, work->kept);
     work->kept = NULL;
-    if (work->on_stack || work->standing) return;
+    if (work->on_stack) return;
     if (work->base.group != NULL) ts_group_release(work->base.group);
     work->next = work->comm->spare;
     work->comm->spare = work;
