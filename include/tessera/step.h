@@ -77,9 +77,9 @@ TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
  * recorded order. Operations begin as the program has them where all ranks do the same operations
  * and can begin them alike, else as they were recorded, so ranks need not agree on an order. The
  * operations of a bucket go as one, and operations in parts go in parts (at most four), where all
- * ranks have the same program and can do so. Memory is
- * laid out anew by the lives that blocks have in the new order, in at most bytes_max bytes; 0: in
- * what the recorded step keeps, and an order that needs more is not taken. `out` may be NULL.
+ * ranks have the same program and can do so. Memory is laid out anew by the lives that blocks have
+ * in the new order, in at most bytes_max bytes; 0: in what the recorded step keeps, and an order
+ * that needs more is not taken. `out` may be NULL.
  * Refused with a sentence: a program of another step, one with something wrong with it
  * (ts_program_check), more than bytes_max, a device that captured graphs. Others are not held up by
  * a rank that refuses. Its order stays, unless operations begin in it as all ranks agreed: then it

@@ -416,7 +416,7 @@ void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *
     }
 }
 
-void tsi_again_part(const tsi_kept *kept)
+void tsi_again_go_alone(const tsi_kept *kept)
 {
     for (int64_t i = 0; i < kept->count; i++)
         if (kept->work[i].run == issue_run) {

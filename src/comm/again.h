@@ -47,7 +47,7 @@ void tsi_again_join(const tsi_kept_work *const *operation, int64_t count, char *
 /* Counts recoveries: what ranks agreed on before the last one may not hold on all of them. */
 uint64_t tsi_again_epoch(ts_rank *rank);
 /* Each goes alone again, and whole. */
-void tsi_again_part(const tsi_kept *kept);
+void tsi_again_go_alone(const tsi_kept *kept);
 
 /* ---- operations in parts (again_parts.c) ----------------------------------------------------- */
 /* Work that is not kept when the operation is, but may be put behind it: begins its next part, if

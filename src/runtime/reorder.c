@@ -546,7 +546,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     tsi_works_report report = { 0 };
     int64_t cap = bytes_max > 0 ? bytes_max : s->recorded_bytes;
     ts_step_order is = { .bytes_before = tsi_step_bytes(s) };
-    tsi_again_part(&s->kept); /* on all ranks, whatever becomes of the order */
+    tsi_again_go_alone(&s->kept); /* on all ranks, whatever becomes of the order */
     ts_status status = reorder(s, program, cap, &report, &is);
     if (status == TS_OK && !report.fits && bytes_max > 0 && !s->works.unclear)
         status = TSI_FAIL(TS_ERR_ARG, "step: in that order it needs %lld bytes, the cap is %lld",

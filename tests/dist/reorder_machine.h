@@ -221,6 +221,27 @@ static inline void trial_end(trial *x)
     TEST_OK(x->t, ts_scope_close(x->scope));
 }
 
+/* After what may have failed for want of memory: all come back. Returns whether a rank tried n
+ * allocations. */
+static inline bool all_come_back(test *t, ts_status status, int64_t tried, int64_t n)
+{
+    for (int tries = 0; tries < 3; tries++) { /* until nobody fails any more */
+        int64_t most = tried;
+        ts_array all = TS_INIT(ts_array);
+        all.data = &most;
+        all.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
+        if (status == TS_OK)
+            status = ts_group_all_reduce(ts_group_world(t->me), &all, &all, TS_REDUCE_MAX, NULL);
+        if (status == TS_OK) return most >= n;
+        const ts_error *why = ts_rank_error(t->me);
+        TEST_SAY(t, why->status == status && (status == TS_ERR_MEMORY || status == TS_ERR_PEER),
+                 "%s: %s", ts_status_meaning(status), why->text);
+        status = ts_rank_recover(t->me);
+    }
+    TEST_OK(t, status);
+    return false;
+}
+
 /* On a device that has steps as graphs they keep their order. */
 static inline bool keeps_order(test *t, ts_mesh *mesh)
 {

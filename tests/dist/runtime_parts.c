@@ -140,25 +140,14 @@ TS_TEST_RANKS(parts_are_of_all_ranks_or_none, 2, 3)
 static bool lack_memory(test *t, trial *x, const ts_program *program, int64_t n)
 {
     ts_group *world = ts_group_world(t->me);
-    int64_t most = 0;
+    int64_t tried = 0;
     ts_step_order is = TS_INIT(ts_step_order);
     ts_status status = ts_group_barrier(world, NULL);
     if (ts_rank_index(t->me) == 0) (void)tsi_alloc_fail_at(n);
     if (status == TS_OK) status = ts_step_reorder(x->step, program, 16 * x->was.bytes, &is);
     if (status == TS_OK) status = ts_group_barrier(world, NULL);
-    if (ts_rank_index(t->me) == 0) most = tsi_alloc_fail_at(0);
-    ts_array all = TS_INIT(ts_array);
-    all.data = &most;
-    all.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
-    for (int tries = 0; tries < 3; tries++) { /* until nobody fails any more */
-        if (status == TS_OK) status = ts_group_all_reduce(world, &all, &all, TS_REDUCE_MAX, NULL);
-        if (status == TS_OK) return most >= n;
-        TEST_SAY(t, status == TS_ERR_MEMORY || status == TS_ERR_PEER, "%s",
-                 ts_rank_error(t->me)->text);
-        status = ts_rank_recover(t->me);
-    }
-    TEST_OK(t, status);
-    return false;
+    if (ts_rank_index(t->me) == 0) tried = tsi_alloc_fail_at(0);
+    return all_come_back(t, status, tried, n);
 }
 
 TS_TEST_RANKS(every_allocation_of_parts_may_fail, 2)

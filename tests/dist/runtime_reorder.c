@@ -612,20 +612,7 @@ static bool lack_memory(test *t, const twins *r, const ts_program *program, int6
     if (status == TS_OK) status = ts_step_reorder(r->step, program, r->bytes, &is);
     if (status == TS_OK) status = ts_group_barrier(world, NULL);
     if (ts_rank_index(t->me) == 0) tried = tsi_alloc_fail_at(0);
-    for (int tries = 0; tries < 3; tries++) { /* until nobody fails any more */
-        int64_t most = tried;
-        ts_array all = TS_INIT(ts_array);
-        all.data = &most;
-        all.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
-        if (status == TS_OK) status = ts_group_all_reduce(world, &all, &all, TS_REDUCE_MAX, NULL);
-        if (status == TS_OK) return most >= n;
-        const ts_error *why = ts_rank_error(t->me);
-        TEST_SAY(t, why->status == status && (status == TS_ERR_MEMORY || status == TS_ERR_PEER),
-                 "%s: %s", ts_status_meaning(status), why->text);
-        status = ts_rank_recover(t->me);
-    }
-    TEST_OK(t, status);
-    return false;
+    return all_come_back(t, status, tried, n);
 }
 
 /* Nobody waits in vain, and nobody stays in an order alone. */

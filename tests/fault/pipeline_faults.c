@@ -8,10 +8,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "fault/line.h"
 #include "harness/test.h"
-#include "tessera/tessera.h"
 
-enum { RANKS = 3, MICROS = 6, WIDTH = 4, TIMEOUT_MS = 1500, BAD_STAGE = 1, BAD_MICRO = 2 };
+enum { MICROS = 6, TIMEOUT_MS = 1500 };
 
 typedef enum fault { NONE, FAILS, STALLS, LEAVES, RESHAPES, INTEGER } fault;
 
@@ -54,11 +54,7 @@ static void forward(void *state, const ts_module_io *io)
     if (s->index == BAD_STAGE && s->calls++ % MICROS == BAD_MICRO) misbehave(s, io);
 }
 
-static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
-                                     .type = "stage",
-                                     .input_count = 1,
-                                     .output_count = 1,
-                                     .forward = forward };
+static const ts_module_desc desc = LINE_STAGE(forward);
 
 static ts_tensor *give(void *context, ts_rank *me, int64_t micro, int32_t index)
 {
@@ -67,35 +63,6 @@ static ts_tensor *give(void *context, ts_rank *me, int64_t micro, int32_t index)
     (void)me;
     (void)micro;
     return ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2, WIDTH), NULL);
-}
-
-static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
-                          int32_t count)
-{
-    (void)context;
-    (void)me;
-    (void)micro;
-    (void)count;
-    return ts_sum(output[0], NULL, 0, 0);
-}
-
-static ts_pipeline *open_pipeline(ts_mesh *mesh, ts_mesh *self, const ts_schedule *s,
-                                  ts_module **module, int64_t at)
-{
-    static const ts_stage_input input[RANKS] = { { -1, 0 }, { 0, 0 }, { 1, 0 } };
-    ts_stage stage[RANKS];
-    for (int64_t g = 0; g < RANKS; g++)
-        stage[g] = (ts_stage){ .module = g == at ? module : NULL,
-                               .module_count = 1,
-                               .input = &input[g],
-                               .input_count = 1,
-                               .output_count = 1 };
-    ts_stages stages = { .stage = stage, .count = RANKS };
-    ts_pipeline_options options = TS_INIT(ts_pipeline_options);
-    options.input = give;
-    options.loss = loss_of;
-    options.context = self;
-    return ts_pipeline_create(mesh, &stages, s, &options);
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -114,7 +81,7 @@ static ts_status work(ts_rank *me, void *argument)
     normal.init = ts_init_normal;
     state.weight = ts_module_param(module, "w", TS_SHAPE(WIDTH, WIDTH), &normal);
     ts_module_materialize(module);
-    ts_pipeline *p = s ? open_pipeline(mesh, self, s, &module, at) : NULL;
+    ts_pipeline *p = s ? line_open(mesh, s, at, &module, give, self) : NULL;
     if (l->fail_at > 0 && at == 0) (void)tsi_alloc_fail_at(l->fail_at);
     for (; p && state.step < l->steps && ts_rank_status(me) == TS_OK; state.step++) {
         if (l->what == LEAVES && at == BAD_STAGE) break;

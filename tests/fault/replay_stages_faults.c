@@ -8,10 +8,10 @@
 #include "base/alloc.h"
 #include "base/keep.h"
 #include "device/device.h"
+#include "fault/line.h"
 #include "harness/test.h"
-#include "tessera/tessera.h"
 
-enum { RANKS = 3, MICROS = 4, WIDTH = 4, TIMEOUT_MS = 1000, BAD_STAGE = 1, BAD_MICRO = 2 };
+enum { MICROS = 4, TIMEOUT_MS = 1000 };
 typedef enum fault_kind { NOTHING, FAILS, STALLS, LEAVES } fault_kind;
 
 typedef struct trial {
@@ -57,28 +57,12 @@ static void forward(void *state, const ts_module_io *io)
     if (bad && !s->trial->late) place(s);
 }
 
-static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
-                                     .type = "stage",
-                                     .input_count = 1,
-                                     .output_count = 1,
-                                     .forward = forward };
+static const ts_module_desc desc = LINE_STAGE(forward);
 
 static ts_tensor *give(void *context, ts_rank *me, int64_t micro, int32_t index)
 {
-    (void)me;
-    (void)micro;
-    (void)index;
+    (void)me, (void)micro, (void)index;
     return ((stage_state *)context)->x;
-}
-
-static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *const *output,
-                          int32_t count)
-{
-    (void)context;
-    (void)me;
-    (void)micro;
-    (void)count;
-    return ts_sum(output[0], NULL, 0, 0);
 }
 
 static ts_status step(void *context)
@@ -93,24 +77,13 @@ static ts_status step(void *context)
 
 static ts_pipeline *open_pipeline(stage_state *s, ts_module **module)
 {
-    static const ts_stage_input input[RANKS] = { { -1, 0 }, { 0, 0 }, { 1, 0 } };
-    ts_stage stage[RANKS];
     ts_schedule *schedule = NULL;
     if (ts_schedule_generate(
             s->trial->schedule,
             TS_OPTIONS(ts_schedule_options, .ranks = RANKS, .micro_batches = MICROS),
             &schedule) != TS_OK)
         return NULL;
-    for (int64_t g = 0; g < RANKS; g++)
-        stage[g] = (ts_stage){ .module = g == ts_rank_index(s->me) ? module : NULL,
-                               .module_count = 1,
-                               .input = &input[g],
-                               .input_count = 1,
-                               .output_count = 1 };
-    ts_stages stages = { .stage = stage, .count = RANKS };
-    ts_pipeline *made = ts_pipeline_create(
-        s->mesh, &stages, schedule,
-        TS_OPTIONS(ts_pipeline_options, .input = give, .loss = loss_of, .context = s));
+    ts_pipeline *made = line_open(s->mesh, schedule, ts_rank_index(s->me), module, give, s);
     ts_schedule_destroy(schedule);
     return made;
 }
