@@ -408,6 +408,35 @@ TS_TEST(comm_recover_begins_a_new_epoch)
     }
 }
 
+/* What was complete in number ends well on every rank, however soon after its own end one fails. */
+static ts_status fails_behind_an_operation(ts_rank *me, ts_group *group, int64_t index)
+{
+    enum { ROUNDS = 100, LARGE = 20000 };
+    float *memory = calloc((size_t)2 * LARGE, sizeof *memory);
+    ts_array in = vector_of(memory, TS_DTYPE_F32, LARGE);
+    ts_array out = vector_of(memory + LARGE, TS_DTYPE_F32, LARGE);
+    ts_status status = TS_OK;
+    for (int round = 0; round < ROUNDS && status == TS_OK; round++) {
+        status = round % 2 ? ts_group_all_reduce(group, &in, &out, TS_REDUCE_SUM, NULL)
+                           : ts_group_barrier(group, NULL);
+        if (index == round / 2 % ts_rank_count(me)) (void)ts_rank_fail(me, TS_ERR_IO, "enough");
+        if (status != TS_OK) continue;
+        (void)ts_group_barrier(group, NULL);
+        status = ts_rank_recover(me);
+    }
+    free(memory);
+    return status;
+}
+
+TS_TEST(comm_failure_behind_an_operation)
+{
+    static stage s;
+    for (int ranks = 2; ranks <= 8; ranks++) {
+        perform(&s, ranks, fails_behind_an_operation, 10000);
+        TEST_SAY(t, s.verdict == TS_OK, "%d ranks: %s", ranks, s.error);
+    }
+}
+
 static ts_status recovers_alone(ts_rank *me, ts_group *group, int64_t index)
 {
     if (index == 1) return TS_OK;

@@ -79,7 +79,7 @@ static void complete(tsi_lane *lane, tsi_meeting *m, uint64_t sequence, int64_t 
     atomic_store_explicit(&m->on_device, 0, memory_order_relaxed);
     atomic_store_explicit(&m->done, 0, memory_order_relaxed);
     atomic_store_explicit(&m->asynchronous, 0, memory_order_relaxed);
-    atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->arrived, 0, memory_order_release); /* after DONE: see poison */
     uint64_t next = sequence + TSI_LANE_DEPTH;
     atomic_store_explicit(&m->turn, turn_of(next, TSI_PHASE_GATHER), memory_order_seq_cst);
     if (atomic_load_explicit(&lane->pending_count, memory_order_seq_cst) != 0)
@@ -378,20 +378,26 @@ static bool take_pending(tsi_lane *lane, const tsi_work *work)
     return found;
 }
 
+/* True: it will never be full. */
+static bool poison(tsi_meeting *m, uint32_t full)
+{
+    uint32_t arrived = atomic_load_explicit(&m->arrived, memory_order_seq_cst);
+    while (arrived != full && !(arrived & TSI_POISONED))
+        if (atomic_compare_exchange_weak_explicit(&m->arrived, &arrived, arrived | TSI_POISONED,
+                                                  memory_order_seq_cst, memory_order_seq_cst))
+            return true;
+    return arrived != full;
+}
+
+/* A meeting that was complete when it was poisoned had been emptied for a later operation, which
+ * the fault ends as well; whoever saw it empty sees that this work is DONE. */
 bool tsi_lane_withdraw(tsi_lane *lane, tsi_work *work)
 {
     if (take_pending(lane, work)) return true;
     tsi_meeting *m = meeting_of(lane, work->print.sequence);
     if (!is_open(m, work->print.sequence)) return false; /* it is complete */
-    uint32_t full = (uint32_t)lane->hall->team->size;
-    uint32_t arrived = atomic_load_explicit(&m->arrived, memory_order_seq_cst);
-    while (arrived != full) {
-        if (arrived & TSI_POISONED) return true;
-        if (atomic_compare_exchange_weak_explicit(&m->arrived, &arrived, arrived | TSI_POISONED,
-                                                  memory_order_seq_cst, memory_order_seq_cst))
-            return true;
-    }
-    return false;
+    if (!poison(m, (uint32_t)lane->hall->team->size)) return false;
+    return atomic_load_explicit(&work->state, memory_order_seq_cst) != TSI_WORK_DONE;
 }
 
 static bool has_come(tsi_meeting *m, uint64_t sequence, int64_t member)
