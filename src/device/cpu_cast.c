@@ -243,14 +243,19 @@ static void i64_to_f64(void *to, const void *from, int64_t n)
         t[i] = (double)f[i];
 }
 
-/* Some compilers go through f64 when they make vector code of i64 to f32, and round twice; the
- * sticky bit makes that right. */
+/* One by one, since there is no vector code that rounds once; four to a turn, so that how fast it
+ * is does not depend on where the linker puts the loop. */
 static void i64_to_f32(void *to, const void *from, int64_t n)
 {
+    enum { TURN = 4 };
     float *restrict t = to;
     const int64_t *restrict f = from;
-    for (int64_t i = 0; i < n; i++)
-        t[i] = (float)f[i]; /* rounded once */
+    int64_t i = 0;
+    for (; i + TURN <= n; i += TURN)
+        for (int j = 0; j < TURN; j++)
+            t[i + j] = (float)f[i + j];
+    for (; i < n; i++)
+        t[i] = (float)f[i];
 }
 
 static void i64_to_bf16(void *to, const void *from, int64_t n)

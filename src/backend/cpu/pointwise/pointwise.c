@@ -10,6 +10,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/compiler.h"
+#include "base/intmath.h"
 #include "op/pointwise/unary.h"
 
 enum { TILE = 512, PIECE = 8192, GRAIN = 32768, TINY = 4096 };
@@ -124,49 +125,51 @@ static void buffered_row(const pointwise *p, char *const *at, int64_t count)
     }
 }
 
-/* Part of a row whose operands are used where they lie. */
-static tsi_row row_at(const pointwise *p, char *const *at, int64_t count)
+/* What rows whose operands are used where they lie have in common. */
+static void direct_begin(const pointwise *p, tsi_row *row)
 {
     const tsi_walk *walk = &p->walk;
-    int32_t last = walk->ndim - 1;
-    tsi_row row = { .out = at[0], .count = count, .number = p->number };
-    for (int32_t k = 1; k < walk->count; k++) {
-        row.in[k - 1] = at[k];
-        row.step[k - 1] = walk->stride[k][last] != 0;
-    }
-    return row;
+    *row = (tsi_row){ .number = p->number };
+    for (int32_t k = 1; k < walk->count; k++)
+        row->step[k - 1] = walk->stride[k][walk->ndim - 1] != 0;
 }
 
-static void direct_row(const pointwise *p, char *const *at, int64_t count)
+/* Field by field: who reads a copy of what was just written waits for all stores before it. */
+static void direct_place(const pointwise *p, tsi_row *row, char *const *at, int64_t count)
 {
-    tsi_row row = row_at(p, at, count);
-    run_row(p, &row);
+    row->out = at[0];
+    row->count = count;
+    for (int32_t k = 1; k < p->walk.count; k++)
+        row->in[k - 1] = at[k];
 }
 
-/* Pieces begin .. end-1: a piece is a part of a row. */
+/* Pieces begin .. end-1: a piece is a part of a row; those of one row are run together. */
 static void run_pieces(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     (void)worker;
     const pointwise *p = context;
     const tsi_walk *walk = &p->walk;
     int32_t last = walk->ndim - 1;
+    char *at[TSI_WALK_MAX] = { NULL };
     tsi_walker walker;
+    tsi_row row;
     tsi_walker_start(&walker, walk, begin / p->pieces);
+    if (p->direct) direct_begin(p, &row);
     int64_t part = begin % p->pieces;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t from = part * p->piece;
-        int64_t count = walk->length - from < p->piece ? walk->length - from : p->piece;
-        char *at[TSI_WALK_MAX] = { NULL };
+    for (int64_t i = begin; i < end;) {
+        int64_t parts = tsi_min_i64(p->pieces - part, end - i), from = part * p->piece;
+        int64_t count = tsi_min_i64(walk->length - from, parts * p->piece);
         for (int32_t k = 0; k < walk->count; k++)
             at[k] = walker.at[k] + from * walk->stride[k][last];
-        if (p->direct)
-            direct_row(p, at, count);
-        else
+        if (p->direct) {
+            direct_place(p, &row, at, count);
+            run_row(p, &row);
+        } else {
             buffered_row(p, at, count);
-        if (++part == p->pieces) {
-            part = 0;
-            tsi_walker_next(&walker);
         }
+        part = 0;
+        i += parts;
+        if (i < end) tsi_walker_next(&walker);
     }
 }
 
@@ -286,7 +289,8 @@ tsi_row_fn tsi_pointwise_row(const tsi_kernel_io *io, tsi_row *row)
     if (tiny_row(io, entry, row)) return entry->f32;
     pointwise p = { .io = io };
     if (!prepare(&p, entry) || !p.direct || !p.fn || p.walk.rows * p.pieces != 1) return NULL;
-    *row = row_at(&p, p.walk.data, p.walk.length);
+    direct_begin(&p, row);
+    direct_place(&p, row, p.walk.data, p.walk.length);
     return p.fn;
 }
 

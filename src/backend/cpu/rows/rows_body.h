@@ -187,6 +187,8 @@ static TSI_INLINE void test2_f32(const tsi_row *row, f32_two f)
     int64_t count = row->count, sx = row->step[0], sy = row->step[1], i = 0;
     for (; i + STEP <= count && sx && sy; i += STEP) {
         uint32_t truth[STEP]; /* bytes could lie anywhere, also in x and y */
+        fetch_step(x + i);
+        fetch_step(y + i);
         for (int j = 0; j < STEP; j++)
             truth[j] = f(x[i + j], y[i + j], 0) != 0.0f;
         for (int j = 0; j < STEP; j++)
@@ -195,6 +197,7 @@ static TSI_INLINE void test2_f32(const tsi_row *row, f32_two f)
     for (; i + STEP <= count && sx; i += STEP) {
         uint32_t truth[STEP];
         float b = *y;
+        fetch_step(x + i);
         for (int j = 0; j < STEP; j++)
             truth[j] = f(x[i + j], b, 0) != 0.0f;
         for (int j = 0; j < STEP; j++)
