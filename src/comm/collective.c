@@ -343,11 +343,13 @@ static ts_status check_exchange(tsi_call *call, const ts_exchange *exchange, boo
     return TS_OK;
 }
 
-/* `own`: of the library, which has checked its lists, keeps them, and will wait. */
-static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange, bool own,
-                                const tsi_lending *lending, const ts_comm_options *options)
+/* `standing`: of the library, which has checked its lists, keeps them, and will wait; or NULL. */
+static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange,
+                                tsi_standing **standing, const tsi_lending *lending,
+                                const ts_comm_options *options)
 {
     tsi_call call;
+    bool own = standing != NULL;
     TSI_TRY(tsi_call_begin(&call, group, TSI_COMM_EXCHANGE, options));
     if (call.skip) return TS_OK;
     if (!own) TSI_TRY(check_exchange(&call, exchange, lending == NULL));
@@ -363,19 +365,23 @@ static ts_status issue_exchange(ts_group *group, const ts_exchange *exchange, bo
     work->lending = lending;
     work->awaited = work->lists_stay = own;
     if (exchange->struct_size >= sizeof *exchange) work->avg_count = exchange->avg_count;
-    return tsi_call_issue(&call);
+    ts_status status = tsi_call_issue(&call);
+    if (own && status == TS_OK) tsi_standing_note(standing, &call);
+    return status;
 }
 
 ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
                              const ts_comm_options *options)
 {
-    return issue_exchange(group, exchange, false, NULL, options);
+    return issue_exchange(group, exchange, NULL, NULL, options);
 }
 
 ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
-                                 const ts_comm_options *options)
+                                 const ts_comm_options *options, tsi_standing **standing)
 {
-    return issue_exchange(group, exchange, true, NULL, options);
+    if (tsi_standing_serves(*standing, group, options))
+        return tsi_standing_issue(*standing, options);
+    return issue_exchange(group, exchange, standing, NULL, options);
 }
 
 bool tsi_group_lends(const ts_group *group)
@@ -396,7 +402,7 @@ ts_status tsi_group_lend(ts_group *group, const ts_exchange *exchange, const tsi
                          const ts_comm_options *options)
 {
     TSI_ASSERT(tsi_group_lends(group));
-    return issue_exchange(group, exchange, false, lending, options);
+    return issue_exchange(group, exchange, NULL, lending, options);
 }
 
 void tsi_lending_end(const ts_group *group, const tsi_lending *lending)

@@ -58,9 +58,16 @@ void tsi_comm_describe(ts_world *world, char *out, size_t size);
 
 /* ts_group_exchange for who made the lists with care, so that parts are not looked at, and will
  * wait before long, so that no core is taken from others to carry it out. The lists stay as they
- * are until the work is complete. */
+ * are until the work is complete; send parts are in order of peers.
+ *
+ * Who issues the same exchange again and again passes the same `standing`, NULL at first: the
+ * description is noted there, and only begun from then on. Then one is in flight at a time, the
+ * group and the name outlive it, and what the exchange says stays: only data of parts changes. */
+typedef struct tsi_standing tsi_standing;
 ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
-                                 const ts_comm_options *options);
+                                 const ts_comm_options *options, tsi_standing **standing);
+/* One that is in flight goes when it is complete. Accepts NULL. */
+void tsi_standing_destroy(tsi_standing *standing);
 
 /* ---- reading peers' memory where it lies ----------------------------------------------------- */
 /* Can the members read each other's host memory? Then all of them can. */

@@ -123,6 +123,14 @@ const char *tsi_call_title(const tsi_call *call)
     return rank->label != NULL ? rank->label : "";
 }
 
+/* What of the fingerprint is another one each time, but for the number. */
+static void seal(tsi_work *work)
+{
+    const char *where = work->rank->where;
+    copy_tail(work->print.where, sizeof work->print.where, where != NULL ? where : "");
+    tsi_fingerprint_seal(work);
+}
+
 static ts_status make_print(tsi_call *call)
 {
     tsi_work *work = &call->local.base;
@@ -134,11 +142,9 @@ static ts_status make_print(tsi_call *call)
     print->channel = point ? 0 : call->options.channel; /* sends are outside the channels */
     print->rank = work->rank->index;
     copy_head(print->name, sizeof print->name, tsi_call_title(call));
-    copy_tail(print->where, sizeof print->where,
-              work->rank->where != NULL ? work->rank->where : "");
     copy_head(print->group, sizeof print->group,
               group->name != NULL ? group->name : group->team->name);
-    tsi_fingerprint_seal(work);
+    seal(work);
     return TS_OK;
 }
 
@@ -148,14 +154,14 @@ static uint32_t queue_of(const tsi_fingerprint *print)
     return point ? TS_CHANNEL_COUNT + 1 : (uint32_t)print->channel + 1;
 }
 
-static void begin_event(tsi_call *call)
+/* `name`: kept by the ring. */
+static void begin_event(tsi_work *work, const char *kind_name, const char *name)
 {
-    tsi_work *work = &call->local.base;
     ts_rank *rank = work->rank;
     tsi_event event = {
         .kind = TSI_EVENT_COMM,
-        .kind_name = call->name,
-        .name = tsi_ring_name(rank->ring, tsi_call_title(call)),
+        .kind_name = kind_name,
+        .name = name,
         .where = rank->where != NULL ? rank->where : "",
         .queue = queue_of(&work->print),
         .sequence = work->print.sequence,
@@ -164,11 +170,11 @@ static void begin_event(tsi_call *call)
     work->event = tsi_ring_begin(rank->ring, &event);
 }
 
-static int64_t timeout_of(const tsi_call *call)
+static int64_t timeout_of(const ts_group *group, const ts_comm_options *options)
 {
-    if (call->options.timeout_ms > 0) return call->options.timeout_ms;
-    if (call->group->timeout_ms > 0) return call->group->timeout_ms;
-    int64_t world_ms = call->group->comm->rank->world->timeout_ms;
+    if (options->timeout_ms > 0) return options->timeout_ms;
+    if (group->timeout_ms > 0) return group->timeout_ms;
+    int64_t world_ms = group->comm->rank->world->timeout_ms;
     return world_ms > 0 ? world_ms : TIMEOUT_DEFAULT_MS;
 }
 
@@ -216,7 +222,7 @@ static const void *keep(char **at, const void *list, size_t bytes)
 
 ts_status tsi_call_copy_lists(tsi_work *work, bool outlives, void **kept)
 {
-    bool sorted = send_is_sorted(work);
+    bool sorted = work->lists_stay || send_is_sorted(work);
     size_t bytes = outlives || !sorted ? kept_bytes(work, sorted) : 0;
     if (bytes == 0) return TS_OK;
     *kept = tsi_copies_take(work->group->comm, bytes);
@@ -296,6 +302,22 @@ static ts_work *to_handle(tsi_call *call)
     return work;
 }
 
+static ts_status post(ts_work *work, const char *title, ts_work **out)
+{
+    const tsi_comm_rank *comm = work->comm;
+    (void)tsi_helpers_start(&comm->world->helpers);
+    ts_status status = tsi_work_launch(work);
+    if (status != TS_OK) {
+        tsi_work_put(work);
+        return status;
+    }
+    tsi_work_link(work);
+    *out = work;
+    tsi_tell(comm->rank, TSI_NEWS_ISSUE, &(tsi_issued){ &work->base, title, work });
+    if (!comm->world->engine->direct) tsi_helpers_kick(&comm->world->helpers, 1);
+    return TS_OK;
+}
+
 static ts_status issue_posted(tsi_call *call)
 {
     tsi_comm_rank *comm = call->group->comm;
@@ -313,17 +335,7 @@ static ts_status issue_posted(tsi_call *call)
                  &(tsi_issued){ &work->base, tsi_call_title(call), work });
         return TS_OK;
     }
-    (void)tsi_helpers_start(&comm->world->helpers);
-    ts_status status = tsi_work_launch(work);
-    if (status != TS_OK) {
-        tsi_work_put(work);
-        return status;
-    }
-    tsi_work_link(work);
-    *call->options.work = work;
-    tsi_tell(comm->rank, TSI_NEWS_ISSUE, &(tsi_issued){ &work->base, tsi_call_title(call), work });
-    if (!comm->world->engine->direct) tsi_helpers_kick(&comm->world->helpers, 1);
-    return TS_OK;
+    return post(work, tsi_call_title(call), call->options.work);
 }
 
 ts_status tsi_call_issue(tsi_call *call)
@@ -337,14 +349,78 @@ ts_status tsi_call_issue(tsi_call *call)
     ts_status status = tsi_call_copy_lists(work, outlives, &call->local.kept);
     if (status == TS_OK) status = make_print(call);
     if (status == TS_OK) {
-        work->timeout_ms = timeout_of(call);
-        begin_event(call);
+        work->timeout_ms = timeout_of(call->group, &call->options);
+        begin_event(work, call->name, tsi_ring_name(work->rank->ring, tsi_call_title(call)));
         status = posted ? issue_posted(call) : issue_blocking(call);
     } else {
         tsi_work_absorb(work);
     }
     tsi_copies_put(call->group->comm, call->local.kept);
     return status;
+}
+
+/* ---- standing ones --------------------------------------------------------------------------- */
+
+/* INV: `work` is in no list while it is not in flight, and holds nothing then. It comes first:
+ * one whose owner has gone is freed as a work. */
+struct tsi_standing {
+    ts_work work;
+    const char *title;      /* as the caller named it */
+    const char *event_name; /* the same, kept by the ring */
+};
+
+/* Nothing but the number, the place in the program and what becomes of it changes from one issue
+ * to the next. On a device it has events, in a step that is recorded it stands elsewhere, and what
+ * an engine that packs leaves in a work is its own. */
+void tsi_standing_note(tsi_standing **standing, const tsi_call *call)
+{
+    const tsi_work *base = &call->local.base;
+    const tsi_comm_rank *comm = call->group->comm;
+    bool alike = call->options.work && call->options.name && base->lists_stay &&
+                 base->device->host_readable && comm->world->engine->direct && !comm->batch_open &&
+                 !tsi_keeps(base->rank);
+    tsi_standing *s = alike && !*standing ? tsi_calloc(1, sizeof *s) : NULL;
+    if (s == NULL) return; /* it is described each time */
+    s->work = (ts_work){ .comm = call->group->comm, .standing = true };
+    s->work.base = *base;
+    s->title = call->options.name;
+    s->event_name = tsi_ring_name(base->rank->ring, s->title);
+    *standing = s;
+}
+
+bool tsi_standing_serves(const tsi_standing *s, const ts_group *group,
+                         const ts_comm_options *options)
+{
+    return s && s->work.base.group == group && s->title == options->name && options->work &&
+           s->work.base.print.channel == options->channel && !group->comm->batch_open &&
+           !tsi_keeps(group->comm->rank);
+}
+
+ts_status tsi_standing_issue(tsi_standing *s, const ts_comm_options *options)
+{
+    tsi_work *work = &s->work.base;
+    ts_group *group = work->group;
+    *options->work = NULL;
+    TSI_TRY(tsi_rank_enter(work->rank));
+    TSI_TRY(tsi_group_bind(group));
+    TSI_ASSERT(!work->ready && !work->done && !work->error && !s->work.kept);
+    s->work.stale = false;
+    work->next = NULL;
+    work->status = TS_OK;
+    work->deadline_ns = 0;
+    work->engine_state = NULL;
+    memset(work->engine_word, 0, sizeof work->engine_word);
+    atomic_store_explicit(&work->state, TSI_WORK_NEW, memory_order_relaxed);
+    work->print.sequence = ++group->seat->sequence[options->channel];
+    work->timeout_ms = timeout_of(group, options);
+    seal(work);
+    begin_event(work, tsi_comm_kind_name((tsi_comm_kind)work->print.kind), s->event_name);
+    return post(&s->work, s->title, options->work);
+}
+
+void tsi_standing_destroy(tsi_standing *standing)
+{
+    if (standing != NULL) tsi_work_disown(&standing->work);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */

@@ -26,6 +26,12 @@ ts_status tsi_call_begin(tsi_call *call, ts_group *group, tsi_comm_kind kind,
 /* The call's blocks lie on this device (ts_array.device): the host, or the rank's own. */
 ts_status tsi_call_device(tsi_call *call, int32_t device);
 ts_status tsi_call_issue(tsi_call *call);
+/* A standing operation (comm.h), after a call of its kind was issued: noted for the next time,
+ * where that is possible; does it serve this call; and the call. */
+void tsi_standing_note(tsi_standing **standing, const tsi_call *call);
+bool tsi_standing_serves(const tsi_standing *standing, const ts_group *group,
+                         const ts_comm_options *options);
+ts_status tsi_standing_issue(tsi_standing *standing, const ts_comm_options *options);
 /* What the operation is called in sentences and events. */
 const char *tsi_call_title(const tsi_call *call);
 /* Copies what must outlive the call, if something must, and puts the send parts in order. *kept:

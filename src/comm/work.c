@@ -73,26 +73,23 @@ ts_work *tsi_work_take(tsi_comm_rank *comm)
     return work;
 }
 
-static bool is_linked(const ts_work *work)
-{
-    return work->previous != NULL || work->comm->flight == work;
-}
-
 static void unlink_work(ts_work *work)
 {
-    if (!is_linked(work)) return;
+    if (!work->linked) return;
     if (work->previous != NULL)
         work->previous->next = work->next;
     else
         work->comm->flight = work->next;
     if (work->next != NULL) work->next->previous = work->previous;
     work->previous = work->next = NULL;
+    work->linked = false;
 }
 
 void tsi_work_link(ts_work *work)
 {
     tsi_comm_rank *comm = work->comm;
-    TSI_ASSERT(!is_linked(work) && !work->on_stack);
+    TSI_ASSERT(!work->linked && !work->on_stack);
+    work->linked = true;
     work->previous = NULL;
     work->next = comm->flight;
     if (comm->flight != NULL) comm->flight->previous = work;
@@ -110,12 +107,28 @@ void tsi_work_put(ts_work *work)
     unlink_work(work);
     tsi_work_absorb(&work->base);
     tsi_free(work->base.error);
+    work->base.error = NULL;
     tsi_copies_put(work->comm, work->kept);
     work->kept = NULL;
-    if (work->on_stack) return;
+    if (work->on_stack || (work->standing && !work->orphan)) return;
     if (work->base.group != NULL) ts_group_release(work->base.group);
+    if (work->orphan) {
+        tsi_free(work);
+        return;
+    }
     work->next = work->comm->spare;
     work->comm->spare = work;
+}
+
+void tsi_work_disown(ts_work *work)
+{
+    TSI_ASSERT(work->standing && !work->orphan);
+    if (!work->linked) {
+        tsi_free(work);
+        return;
+    }
+    tsi_group_retain(work->base.group); /* until it is put */
+    work->orphan = true;
 }
 
 void tsi_work_forget_all(tsi_comm_rank *comm)

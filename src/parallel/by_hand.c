@@ -49,7 +49,7 @@ ts_status ts_fsdp_gather(ts_module *m)
     tsi_unit *u;
     TSI_TRY(unit_of(m, &u));
     TSI_TRY(tsi_units_find(u));
-    TSI_TRY(tsi_unit_gather_all(u));
+    TSI_TRY(tsi_unit_gather_ahead(u));
     for (; u; u = u->beside) {
         u->users++;
         TSI_TRY(tsi_unit_bind(u));

@@ -58,6 +58,14 @@ static bool has_units_below(const ts_module *m)
     return false;
 }
 
+/* Of one module: looked for when the units of the tree are others than before. */
+static bool has_inner(const ts_module *m, tsi_unit *u)
+{
+    if (u->module_count != 1) return has_units_below(m);
+    if (u->inner == 0) u->inner = has_units_below(m) ? 1 : -1;
+    return u->inner > 0;
+}
+
 static int64_t nodes_of(ts_rank *rank)
 {
     const ts_tape *tape = tsi_tape_recording(rank);
@@ -98,7 +106,7 @@ static ts_status end_forward(ts_module *m, tsi_unit *u)
     if (!last || in_backward(m->rank)) return TS_OK;
     if (!tsi_tape_recording(m->rank)) return tsi_unit_drop(u, false);
     int32_t reshard = u->options.reshard;
-    if (reshard == TS_RESHARD_AUTO && !tsi_units_turns(u) && !has_units_below(m))
+    if (reshard == TS_RESHARD_AUTO && !tsi_units_turns(u) && !has_inner(m, u))
         reshard = TS_RESHARD_YES;
     if (reshard == TS_RESHARD_AUTO || reshard == TS_RESHARD_NO) return TS_OK;
     return tsi_unit_drop(u, reshard > 0);
@@ -250,6 +258,18 @@ static ts_status axes_of_param(const tsi_unit *u, const tsi_param *param, const 
     return text ? find_axes(u, text, axes) : TS_OK;
 }
 
+/* For one more; in cache lines of their own. */
+static ts_status room_for_param(tsi_unit *u)
+{
+    size_t bytes = (size_t)u->count * sizeof *u->param;
+    tsi_unit_param *grown = tsi_alloc_aligned(bytes + sizeof *u->param, TSI_CACHE_LINE);
+    if (!grown) return tsi_fail_memory("the parameters of a unit", bytes + sizeof *u->param);
+    if (bytes > 0) memcpy(grown, u->param, bytes);
+    tsi_free(u->param);
+    u->param = grown;
+    return TS_OK;
+}
+
 static ts_status take_param(ts_module *m, tsi_param *param, const char *name, void *context)
 {
     (void)m;
@@ -265,10 +285,7 @@ static ts_status take_param(ts_module *m, tsi_param *param, const char *name, vo
         u->has_left = 1;
         return TS_OK;
     }
-    size_t bytes = (size_t)(u->count + 1) * sizeof *u->param;
-    tsi_unit_param *grown = tsi_realloc(u->param, bytes);
-    if (!grown) return tsi_fail_memory("the parameters of a unit", bytes);
-    u->param = grown;
+    TSI_TRY(room_for_param(u));
     u->param[u->count++] = (tsi_unit_param){ .param = param, .value = param->value, .unit = u };
     param->unit = u;
     param->unit_block = tsi_unit_block;

@@ -147,17 +147,22 @@ static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
 static bool look_at_slices(tsi_unit *u, bool *all)
 {
     int64_t i = 0;
+    bool mirrors = false;
     *all = true;
+    u->in_place = 0;
     if (!u->joined || !u->shared || tsi_keeps(u->rank)) return false;
+    tsi_unit_note_fence(u);
     for (; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         if (!p->slice && !stays(p)) break;
         *all = *all && p->slice;
+        mirrors = mirrors || p->mirrors;
         if (!p->slice) continue;
         if (!p->shown || !tsi_param_settled(p)) break;
         p->other = p->shown;
         p->version = p->mirrors ? p->value->array->storage->version : p->fenced;
     }
+    u->in_place = i == u->count && *all && !mirrors;
     if (i == u->count) return true;
     while (i-- > 0)
         u->param[i].other = NULL;
@@ -194,25 +199,43 @@ static ts_status gather_by_round(tsi_unit *u)
     return status;
 }
 
-ts_status tsi_unit_gather(tsi_unit *u)
+/* Does every handle show its slice? A value from elsewhere may have taken its place. */
+static bool show_slices(const tsi_unit *u)
+{
+    for (int64_t i = 0; i < u->count; i++)
+        if (u->param[i].value->array != u->param[i].slice) return false;
+    return true;
+}
+
+static ts_status look_and_gather(tsi_unit *u)
 {
     bool all;
+    if (!look_at_slices(u, &all)) return gather_by_round(u);
+    return all ? TS_OK : look_at_rest(u);
+}
+
+/* `ahead`: whether handles show their slices is asked when it is bound. */
+static ts_status gather(tsi_unit *u, bool ahead)
+{
     if (u->partly) TSI_TRY(tsi_unit_drop(u, false)); /* it is called once more in this backward */
     if (u->state != TSI_UNIT_CUT) return TS_OK;
-    if (!look_at_slices(u, &all))
-        TSI_TRY(gather_by_round(u));
-    else if (!all)
-        TSI_TRY(look_at_rest(u));
+    bool known = tsi_unit_in_place(u) && !tsi_keeps(u->rank);
+    if (!known || (!ahead && !show_slices(u))) TSI_TRY(look_and_gather(u));
     TSI_TRY(tsi_unit_count_gather(u));
     u->state = TSI_UNIT_COMING;
     if (u->all) u->all->stats.gathers++;
     return TS_OK;
 }
 
-ts_status tsi_unit_gather_all(tsi_unit *u)
+ts_status tsi_unit_gather(tsi_unit *u)
+{
+    return gather(u, false);
+}
+
+ts_status tsi_unit_gather_ahead(tsi_unit *u)
 {
     for (; u; u = u->beside)
-        TSI_TRY(tsi_unit_gather(u));
+        TSI_TRY(gather(u, true));
     return TS_OK;
 }
 
@@ -221,6 +244,7 @@ ts_status tsi_unit_gather_all(tsi_unit *u)
 /* Was a shard changed while its whole was on its way? An update, or a file that was read. */
 static bool is_stale(const tsi_unit *u)
 {
+    if (tsi_unit_in_place(u)) return !show_slices(u);
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_unit_param *p = &u->param[i];
         const ts_tensor *value = p->value;
@@ -240,6 +264,7 @@ ts_status tsi_unit_bind(tsi_unit *u)
     TSI_TRY(tsi_unit_gather(u));
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
+        if (u->in_place) p->other = p->shown;
         if (!p->other) continue;
         swap_values(p);
         p->seen = p->value->array;
@@ -312,6 +337,7 @@ static void let_other_go(tsi_unit_param *p)
     if (!p->shown || p->shown->array == p->room) return;
     tsi_tensor_release(p->shown);
     p->shown = NULL;
+    p->unit->in_place = 0;
 }
 
 /* Is the whole, which the handle shows, as it was bound? */

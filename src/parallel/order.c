@@ -37,6 +37,13 @@ static tsi_units *find_below(const ts_module *m)
     return NULL;
 }
 
+/* There are other units than before. */
+static void forget_inner(const tsi_units *all)
+{
+    for (int64_t i = 0; i < all->unit_count; i++)
+        all->unit[i]->inner = 0;
+}
+
 static ts_status join_below(ts_module *m, tsi_units *all)
 {
     for (tsi_unit *u = m->unit; u && !u->all; u = u->beside) {
@@ -66,6 +73,7 @@ ts_status tsi_units_find(tsi_unit *u)
     if (!all) return tsi_fail_memory("the units of a tree", sizeof *all);
     all->stats.struct_size = sizeof all->stats;
     ts_status status = join_below(top, all);
+    forget_inner(all);
     if (status == TS_OK || all->references > 0) return status;
     tsi_free(all->unit);
     tsi_free(all);
@@ -81,6 +89,7 @@ void tsi_units_leave(tsi_unit *u)
     for (int64_t i = 0; i < all->unit_count; i++) /* what is named in a list goes with its tree */
         all->unit[i]->ahead[0].count = all->unit[i]->ahead[1].count = 0;
     if (all->reducing == u) all->reducing = NULL;
+    forget_inner(all);
     tsi_units_forget(all); /* and what is to come later */
     for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++)
         all->order[i].count = 0;
@@ -302,7 +311,7 @@ static bool waits_for_room(const tsi_unit *u)
 /* Ahead of its use: what is in use, some of it let go already, is gathered when it is called. */
 static ts_status gather_unused(tsi_unit *u)
 {
-    return u->partly && u->users > 0 ? TS_OK : tsi_unit_gather_all(u);
+    return u->partly && u->users > 0 ? TS_OK : tsi_unit_gather_ahead(u);
 }
 
 ts_status tsi_units_gather_later(tsi_unit *u)

@@ -326,9 +326,18 @@ static ts_status wait_for(tsi_unit *u, int64_t member)
     return status == TS_OK ? stand_behind(u, member) : status;
 }
 
+void tsi_unit_note_fence(tsi_unit *u)
+{
+    for (int64_t i = 0; u->fenced_late && i < u->count; i++)
+        if (u->param[i].slice) u->param[i].fenced = u->param[i].slice_storage->version;
+    u->fenced_late = 0;
+}
+
 static ts_status be_alone(void *unit)
 {
     tsi_unit *u = unit;
+    tsi_unit_note_fence(u); /* while versions are those of the fence */
+    u->written = 1;
     int64_t size = ts_group_size(u->group), me = ts_group_index(u->group);
     for (int64_t i = 0; i < size; i++)
         if (i != me) TSI_TRY(wait_for(u, i));
@@ -409,7 +418,7 @@ void tsi_unit_let_go(tsi_unit *u)
 void tsi_unit_forget_shared(tsi_unit *u)
 {
     enum { FAR = 1 << 30 };
-    u->joined = 0;
+    u->joined = u->in_place = 0;
     (void)tell_released(u, u->gathered + FAR);
 }
 
@@ -672,9 +681,9 @@ ts_status tsi_unit_fence(tsi_unit *u)
         tsi_unit *other = u->all ? u->all->unit[k] : u;
         if (other->group != u->group) continue;
         other->fenced_in = u->rank->kept;
-        for (int64_t i = 0; i < other->count; i++)
-            if (other->param[i].slice)
-                other->param[i].fenced = other->param[i].slice->storage->version;
+        other->written = 0;
+        other->fenced_late = 1;
+        if (!other->in_place) tsi_unit_note_fence(other);
     }
     if (u->all) u->all->stats.fences++;
     return TS_OK;

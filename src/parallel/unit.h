@@ -23,6 +23,7 @@
 #ifndef TSI_PARALLEL_UNIT_H
 #define TSI_PARALLEL_UNIT_H
 
+#include "base/compiler.h"
 #include "nn/module.h"
 #include "plan/step.h"
 #include "tessera/parallel.h"
@@ -30,19 +31,19 @@
 typedef enum tsi_unit_state { TSI_UNIT_CUT, TSI_UNIT_COMING, TSI_UNIT_WHOLE } tsi_unit_state;
 
 typedef struct tsi_unit_param {
-    /* What every gather and release looks at lies in one cache line. */
-    ts_tensor *value; /* its handle, which never changes: param->value */
-    ts_tensor *other; /* retained, or NULL: see above */
+    /* What every gather, release and reduction looks at lies in one cache line. */
+    _Alignas(TSI_CACHE_LINE) ts_tensor *value; /* its handle, which never changes: param->value */
+    ts_tensor *other;                          /* retained, or NULL: see above */
     /* Of the storage that ranks share (shared.c), retained; NULL: it does not lie there. */
     tsi_array *slice, *room;
-    const tsi_storage *slice_storage;
     ts_tensor *shown; /* retained, or NULL: of the room; while the unit is whole, of the slice */
     const tsi_array *seen; /* of the whole, as it was bound: to notice changes */
+    tsi_leaf *leaf;        /* borrowed, or NULL: by tsi_unit_watch */
+    int32_t mirrors;       /* dtype of the mirror that is gathered instead; 0: the shard is */
+    int32_t ready;         /* its gradient is complete, and not yet reduced */
+    const tsi_storage *slice_storage;
     uint32_t version;
-    uint32_t fenced; /* version of the slice that peers know */
-    int32_t mirrors; /* dtype of the mirror that is gathered instead; 0: the shard is */
-    int32_t ready;   /* its gradient is complete, and not yet reduced */
-    tsi_leaf *leaf;  /* borrowed, or NULL: by tsi_unit_watch */
+    uint32_t fenced; /* version of the slice that peers know; late where the unit says so */
     tsi_param *param;
     struct tsi_unit *unit;
     const ts_sharding *cut;    /* retained: the shard's */
@@ -65,8 +66,9 @@ typedef struct tsi_unit {
     char *name;    /* full, for sentences */
     ts_module **module;
     int32_t module_count, said;
-    int32_t agreed;                          /* calls that the ranks agreed on */
-    int32_t has_left;                        /* axes_left counts */
+    int32_t inner;    /* are there units inside of its module? 1 yes, -1 no, 0 to be looked for */
+    int32_t agreed;   /* calls that the ranks agreed on */
+    int32_t has_left; /* axes_left counts */
     int32_t forward_passed, backward_passed; /* of a list: modules that have ended */
     tsi_unit_param *param;
     int64_t count, trained, ready_count;
@@ -93,6 +95,11 @@ typedef struct tsi_unit {
     int32_t joined;      /* members agreed on the storage since the last reset */
     uint32_t gathered;   /* gathers since then */
     int32_t partly;      /* whole, but for parameters that went before the others */
+    /* Of a unit whose parameters were all seen in their slices, with nothing to renew there: what
+     * is the same for all of them is known without looking at each. */
+    int32_t in_place;
+    int32_t written;     /* since the last fence somebody became alone with it, so as to write */
+    int32_t fenced_late; /* nobody did, and `fenced` of its parameters does not say so yet */
     const struct tsi_kept *fenced_in; /* the step under record that has a fence for it */
     ts_tensor **list; /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
@@ -160,9 +167,9 @@ ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, const ts_sha
                                int32_t count, ts_tensor *const *out);
 
 /* ---- gather.c */
-ts_status tsi_unit_gather(tsi_unit *u);     /* CUT -> COMING; else nothing */
-ts_status tsi_unit_gather_all(tsi_unit *u); /* with those beside it */
-ts_status tsi_unit_bind(tsi_unit *u);       /* -> WHOLE */
+ts_status tsi_unit_gather(tsi_unit *u);       /* CUT -> COMING; else nothing */
+ts_status tsi_unit_gather_ahead(tsi_unit *u); /* before it is called, with those beside it */
+ts_status tsi_unit_bind(tsi_unit *u);         /* -> WHOLE */
 ts_status tsi_unit_drop(tsi_unit *u,
                         bool keeps_part); /* -> CUT; what was changed is written back */
 /* One that is whole in a block of its own shows its shard again, and the block goes, before the
@@ -174,14 +181,20 @@ void tsi_unit_forget(tsi_unit *u); /* -> CUT; nothing is looked at: a step was a
 bool tsi_world_shares(ts_world *world); /* are ranks threads that may share shards? */
 ts_status tsi_unit_join(tsi_unit *u);   /* [coll] once, and after a reset */
 ts_status tsi_unit_block(tsi_param *param, tsi_array **out); /* [coll] tsi_param.unit_block */
-/* Its slice is the value, and peers know. */
+/* Its slice is the value, and peers know: asked where the unit's fence is not late. */
 static inline bool tsi_param_settled(const tsi_unit_param *p)
 {
     if (!p->slice || p->slice_storage->version != p->fenced) return false;
     return p->mirrors ? tsi_param_mirror(p->param) == p->slice : p->value->array == p->slice;
 }
-ts_status tsi_unit_adopt(tsi_unit *u);        /* values move into their slices */
-ts_status tsi_unit_fence(tsi_unit *u);        /* [coll] */
+ts_status tsi_unit_adopt(tsi_unit *u); /* values move into their slices */
+ts_status tsi_unit_fence(tsi_unit *u); /* [coll] */
+void tsi_unit_note_fence(tsi_unit *u); /* `fenced` of its parameters is late no more */
+/* Are all slices as peers know them, so that to gather it is to count it? */
+static inline bool tsi_unit_in_place(const tsi_unit *u)
+{
+    return u->in_place && !u->written;
+}
 ts_status tsi_unit_alone(tsi_unit *u);        /* no peer reads its slices any more */
 void tsi_unit_let_go(tsi_unit *u);            /* this rank does not read its peers' */
 ts_status tsi_unit_count_gather(tsi_unit *u); /* it does, from now on */

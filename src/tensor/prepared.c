@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "comm/comm.h"
 #include "tensor/execute.h"
 
@@ -24,26 +25,33 @@ typedef struct place { /* of a part: bytes from the beginning of a tensor's bloc
 
 typedef struct stage { /* one round of all moves */
     ts_exchange exchange;
+    tsi_standing *standing; /* the same, as it is begun */
     ts_part *send, *recv;
     place *send_at, *recv_at;
 } stage;
 
+/* What a run looks at, in one cache line: where units are large, all of it comes from memory. */
 typedef struct item {
-    const ts_layout *from, *to; /* retained */
+    _Alignas(TSI_CACHE_LINE) const ts_layout *from;
+    const ts_layout *to;        /* retained, both */
     ts_mesh *mesh;              /* retained */
-    tsi_program *program;       /* held */
     tsi_array *source, *target; /* of a run that begins */
     char *source_data, *target_data;
-    ts_shape local;  /* of the target's block */
-    tsi_array model; /* a target, but for its storage, with so many bytes */
-    size_t bytes;
-    int32_t has_model, reserved;
+    size_t bytes; /* of a target; of use where there is a model */
 } item;
+
+typedef struct detail { /* the rest of an item */
+    /* A target, but for its storage; no references: the first run will make it. */
+    _Alignas(TSI_CACHE_LINE) tsi_array model;
+    tsi_program *program; /* held */
+    ts_shape local;       /* of the target's block */
+} detail;
 
 struct tsi_prepared {
     ts_rank *rank;
     ts_group *group; /* borrowed from the mesh */
     item *item;
+    detail *detail; /* by item */
     stage *stage;
     int64_t stage_count, element; /* bytes of one */
     int32_t count, dtype;
@@ -55,6 +63,15 @@ struct tsi_prepared {
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
+/* Zeroed, from the beginning of a cache line; NULL on failure. An arena's blocks begin anywhere. */
+static void *lines_take(tsi_arena *arena, size_t count, size_t bytes)
+{
+    char *memory = tsi_arena_calloc(arena, count + 1, bytes);
+    uintptr_t over = (uintptr_t)memory % TSI_CACHE_LINE;
+    TSI_ASSERT(bytes >= TSI_CACHE_LINE);
+    return memory && over ? memory + (TSI_CACHE_LINE - over) : memory;
+}
+
 static bool is_plain(const tsi_program *program)
 {
     const tsi_part *part = &program->part;
@@ -62,7 +79,7 @@ static bool is_plain(const tsi_program *program)
            part->local_count == 0;
 }
 
-static const tsi_exchange_round *round_at(const item *one, int64_t round)
+static const tsi_exchange_round *round_at(const detail *one, int64_t round)
 {
     return round < one->program->round_count ? &one->program->round[round] : NULL;
 }
@@ -90,13 +107,12 @@ static ts_status item_make(tsi_prepared *p, ts_tensor *x, const ts_layout *to, b
     tsi_program *program = direct ? tsi_program_get(p->rank, plan) : NULL;
     ts_plan_release(plan);
     if (!program) return direct ? ts_rank_status(p->rank) : TS_OK;
-    *plain = is_plain(program) && (p->count == 0 || are_alike(p->item[0].program, program));
+    *plain = is_plain(program) && (p->count == 0 || are_alike(p->detail[0].program, program));
     *one = (item){ .from = ts_layout_retain(x->layout),
                    .to = ts_layout_retain(to),
-                   .mesh = ts_mesh_retain(x->mesh),
-                   .program = program,
-                   .local = ts_layout_local(to, x->mesh->coord) };
-    p->count++;
+                   .mesh = ts_mesh_retain(x->mesh) };
+    p->detail[p->count++] =
+        (detail){ .program = program, .local = ts_layout_local(to, x->mesh->coord) };
     return TS_OK;
 }
 
@@ -104,7 +120,7 @@ static ts_status stage_reserve(tsi_prepared *p, int64_t round, stage *s)
 {
     size_t sends = 1, recvs = 1;
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->item[i], round);
+        const tsi_exchange_round *from = round_at(&p->detail[i], round);
         sends += from ? (size_t)from->send_count : 0;
         recvs += from ? (size_t)from->recv_count : 0;
     }
@@ -121,7 +137,7 @@ static ts_status stage_reserve(tsi_prepared *p, int64_t round, stage *s)
 static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stage *s)
 {
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->item[i], round);
+        const tsi_exchange_round *from = round_at(&p->detail[i], round);
         for (int64_t k = 0; from && k < from->send_count; k++)
             first[from->send[k].peer + 1]++;
     }
@@ -129,7 +145,7 @@ static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stag
         first[peer + 1] += first[peer];
     s->exchange.send_count = first[ts_group_size(p->group)];
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->item[i], round);
+        const tsi_exchange_round *from = round_at(&p->detail[i], round);
         for (int64_t k = 0; from && k < from->send_count; k++) {
             int64_t at = first[from->send[k].peer]++;
             s->send[at] = from->send[k];
@@ -142,7 +158,7 @@ static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stag
 static void add_recvs(const tsi_prepared *p, int64_t round, stage *s)
 {
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->item[i], round);
+        const tsi_exchange_round *from = round_at(&p->detail[i], round);
         for (int64_t k = 0; from && k < from->recv_count; k++) {
             int64_t at = s->exchange.recv_count++;
             s->recv[at] = from->recv[k];
@@ -154,9 +170,9 @@ static void add_recvs(const tsi_prepared *p, int64_t round, stage *s)
 static ts_status stage_make(tsi_prepared *p, int64_t round, stage *s)
 {
     int32_t i = 0;
-    while (!round_at(&p->item[i], round))
+    while (!round_at(&p->detail[i], round))
         i++;
-    const tsi_program *first = p->item[i].program;
+    const tsi_program *first = p->detail[i].program;
     TSI_TRY(stage_reserve(p, round, s));
     s->exchange = (ts_exchange)TS_INIT(ts_exchange);
     s->exchange.dtype = p->dtype;
@@ -175,10 +191,10 @@ static ts_status stage_make(tsi_prepared *p, int64_t round, stage *s)
 
 static ts_status stages_make(tsi_prepared *p)
 {
-    p->group = p->item[0].program->group;
+    p->group = p->detail[0].program->group;
     for (int32_t i = 0; i < p->count; i++)
-        if (p->item[i].program->round_count > p->stage_count)
-            p->stage_count = p->item[i].program->round_count;
+        if (p->detail[i].program->round_count > p->stage_count)
+            p->stage_count = p->detail[i].program->round_count;
     p->stage = tsi_arena_calloc(&p->memory, (size_t)p->stage_count, sizeof *p->stage);
     if (!p->stage) return tsi_fail_memory("a prepared exchange", sizeof *p->stage);
     for (int64_t r = 0; r < p->stage_count; r++)
@@ -191,8 +207,10 @@ void tsi_prepared_destroy(tsi_prepared *p)
     if (!p) return;
     p->abandoned = 1;
     if (p->under_way) return;
+    for (int64_t r = 0; r < p->stage_count && p->stage; r++)
+        tsi_standing_destroy(p->stage[r].standing);
     for (int32_t i = 0; i < p->count; i++) {
-        tsi_program_release(p->item[i].program);
+        tsi_program_release(p->detail[i].program);
         ts_layout_release(p->item[i].from);
         ts_layout_release(p->item[i].to);
         ts_mesh_release(p->item[i].mesh);
@@ -212,9 +230,11 @@ ts_status tsi_prepared_make(ts_tensor *const *x, const ts_layout *const *to, int
     p->dtype = x[0]->dtype;
     p->element = (int64_t)ts_dtype_size((ts_dtype)p->dtype);
     p->tag = tag;
-    p->item = tsi_arena_calloc(&p->memory, (size_t)count, sizeof *p->item);
-    bool plain = true;
-    ts_status status = p->item ? TS_OK : tsi_fail_memory("a prepared exchange", sizeof *p->item);
+    p->item = lines_take(&p->memory, (size_t)count, sizeof *p->item);
+    p->detail = lines_take(&p->memory, (size_t)count, sizeof *p->detail);
+    bool plain = true, room = p->item && p->detail;
+    ts_status status =
+        room ? TS_OK : tsi_fail_memory("a prepared exchange", (size_t)count * sizeof *p->detail);
     for (int32_t i = 0; status == TS_OK && plain && i < count; i++)
         status = item_make(p, x[i], to[i], &plain);
     if (status == TS_OK && plain) status = stages_make(p);
@@ -244,17 +264,22 @@ int64_t tsi_prepared_rounds(const tsi_prepared *p)
 }
 
 /* What follows from its shape is found by the first run. Activations are recycled otherwise. */
-static tsi_array *make_target(const tsi_prepared *p, tsi_pool *pool, item *one)
+static tsi_array *make_model(tsi_prepared *p, int32_t i)
 {
-    if (TSI_LIKELY(one->has_model))
-        return tsi_array_like_tagged(pool, &one->model, one->bytes, p->tag);
+    detail *one = &p->detail[i];
     tsi_array *target = tsi_array_create_tagged(p->rank, (ts_dtype)p->dtype, &one->local, p->tag);
     if (!target || p->tag == TSI_TAG_ACTIVATION) return target;
     one->model = *target;
     one->model.storage = NULL;
-    one->bytes = target->storage->bytes;
-    one->has_model = 1;
+    p->item[i].bytes = target->storage->bytes;
     return target;
+}
+
+static inline tsi_array *make_target(tsi_prepared *p, tsi_pool *pool, int32_t i)
+{
+    const tsi_array *model = &p->detail[i].model;
+    if (TSI_UNLIKELY(model->references == 0)) return make_model(p, i);
+    return tsi_array_like_tagged(pool, model, p->item[i].bytes, p->tag);
 }
 
 static char *data_of(const tsi_prepared *p, const tsi_array *block)
@@ -271,7 +296,7 @@ static ts_status take_blocks(tsi_prepared *p, ts_tensor *const *x)
         TSI_TRY(tsi_tensor_ready(x[i]));
         one->source = x[i]->array->dense ? tsi_array_retain(x[i]->array)
                                          : tsi_array_dense(p->rank, x[i]->array);
-        one->target = one->source && pool ? make_target(p, pool, one) : NULL;
+        one->target = one->source && pool ? make_target(p, pool, i) : NULL;
         if (!one->target) return ts_rank_status(p->rank);
         one->source_data = data_of(p, one->source);
         one->target_data = data_of(p, one->target);
@@ -305,7 +330,7 @@ static ts_status send_stage(const tsi_prepared *p, const char *name, stage *s, t
     options.name = name;
     options.channel = CHANNEL_MOVE;
     options.work = work;
-    return tsi_group_exchange_own(p->group, &s->exchange, &options);
+    return tsi_group_exchange_own(p->group, &s->exchange, &options, &s->standing);
 }
 
 static void run_complete(void *prepared)

@@ -234,6 +234,57 @@ TS_TEST_RANKS(fsdp_replaced_shards, 2, 3)
     net_end(&n);
 }
 
+/* What cannot be cut is in no unit. */
+static int32_t no_scalars(const char *name, ts_shape shape, int32_t dim, void *context)
+{
+    (void)name;
+    (void)context;
+    return shape.ndim > 0 ? dim : TS_FSDP_IGNORE;
+}
+
+/* A unit that is known to lie in place is not looked at when it is gathered ahead: a value that
+ * takes a shard's place, and one that is written there, are seen all the same, before the gather
+ * and after it. */
+TS_TEST_RANKS(fsdp_known_slices_are_seen_as_they_are, 1, 2, 3)
+{
+    enum { KNOWN = 3, REPLACED = 4, WRITTEN = 6, BEFORE = 8, TURNS = 11 };
+    net n = net_of(2, 6, 4);
+    ts_fsdp_options options = plain_options;
+    options.dim = no_scalars;
+    net_declare(&n, ts_mesh_create(t->me, "fsdp=*"), false);
+    TEST_OK(t, net_begin(&n, &options));
+    ts_tensor *w = ts_module_find_param(n.root, "blocks.0.weight");
+    tsi_unit *u = n.block[0]->unit;
+    double wanted = sum_of(t, w);
+    for (int turn = 0; turn < TURNS; turn++) {
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+        ts_tensor *twice = ts_add(w, w);
+        if (turn == BEFORE) TEST_OK(t, ts_tensor_write(w, twice));
+        TEST_OK(t, tsi_unit_gather_ahead(u));
+        if (turn >= KNOWN && turn <= REPLACED && shares(t) && t->count > 1)
+            TEST_CHECK(t, tsi_unit_in_place(u));
+        if (turn == REPLACED) TEST_OK(t, ts_tensor_write(w, twice));
+        if (turn == WRITTEN) TEST_CHECK(t, ts_tril_(w, -10) == w);
+        wanted *= turn == REPLACED || turn == BEFORE ? 2 : turn == WRITTEN ? 0 : 1;
+        TEST_OK(t, tsi_unit_bind(u));
+        double whole = sum_of(t, w);
+        TEST_OK(t, tsi_unit_drop(u, false));
+        double cut = sum_of(t, w);
+        TEST_SAY(t, fabs(whole - wanted) < 1e-12 && fabs(cut - wanted) < 1e-12,
+                 "turn %d: whole %.17g, cut %.17g, not %.17g", turn, whole, cut, wanted);
+        /* All of it, so that it stays as it is, and ranks tell each other that it was written. */
+        if (turn == 0) TEST_CHECK(t, ts_tril_(w, 10) == w);
+        if (turn == WRITTEN) {
+            ts_tensor *first = ts_full(0, n.mesh, TS_DTYPE_I64, TS_SHAPE(1), NULL);
+            ts_tensor *row = ts_full(1, n.mesh, TS_DTYPE_F64, TS_SHAPE(1, 6), NULL);
+            TEST_CHECK(t, ts_index_add_(w, 0, first, row) == w);
+            wanted = 6;
+        }
+        ts_scope_close(scope);
+    }
+    net_end(&n);
+}
+
 /* With another dtype of products the update writes what is gathered: nothing is cast on the way. */
 TS_TEST_RANKS(fsdp_updates_write_mirrors, 1, 2, 3)
 {
