@@ -362,7 +362,7 @@ ts_status tsi_call_issue(tsi_call *call)
 /* ---- standing ones --------------------------------------------------------------------------- */
 
 /* INV: `work` is in no list while it is not in flight, and holds nothing then. It comes first:
- * one whose owner has gone is freed as a work. */
+ * one whose owner has gone is used again, and freed, as any other work. */
 struct tsi_standing {
     ts_work work;
     const char *title;      /* as the caller named it */

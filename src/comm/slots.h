@@ -77,7 +77,6 @@ struct ts_work {
     bool batch;
     bool on_stack; /* a blocking call: belongs to the caller's frame */
     bool standing; /* belongs to who issues it again and again (tsi_standing) */
-    bool orphan;   /* that one is gone: it goes when it is put */
     bool linked;   /* into comm->flight */
     bool stale;    /* of an epoch before the last recover: its error fails nobody any more */
 };
@@ -103,7 +102,7 @@ ts_work *tsi_work_take(tsi_comm_rank *comm);            /* zeroed, not linked; N
 void tsi_work_tell(ts_work *work);                      /* observers: it was waited for */
 void tsi_work_put(ts_work *work);                       /* frees what it keeps; unlinks it */
 void tsi_work_link(ts_work *work);                      /* into comm->flight */
-void tsi_work_disown(ts_work *work);        /* a standing one goes, now or when it is put */
+void tsi_work_disown(ts_work *work);        /* a standing one goes, or is one like others */
 ts_status tsi_work_complete(ts_work *work); /* waits, records the error; does not free */
 ts_status tsi_work_launch(ts_work *work);   /* start, or run at once when alone */
 /* What the rank's queue has from here on runs when the operation's bytes have moved. Once. */

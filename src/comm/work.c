@@ -110,25 +110,21 @@ void tsi_work_put(ts_work *work)
     work->base.error = NULL;
     tsi_copies_put(work->comm, work->kept);
     work->kept = NULL;
-    if (work->on_stack || (work->standing && !work->orphan)) return;
+    if (work->on_stack || work->standing) return;
     if (work->base.group != NULL) ts_group_release(work->base.group);
-    if (work->orphan) {
-        tsi_free(work);
-        return;
-    }
     work->next = work->comm->spare;
     work->comm->spare = work;
 }
 
 void tsi_work_disown(ts_work *work)
 {
-    TSI_ASSERT(work->standing && !work->orphan);
+    TSI_ASSERT(work->standing);
     if (!work->linked) {
         tsi_free(work);
         return;
     }
-    tsi_group_retain(work->base.group); /* until it is put */
-    work->orphan = true;
+    tsi_group_retain(work->base.group); /* as any other, which it is from now on */
+    work->standing = false;
 }
 
 void tsi_work_forget_all(tsi_comm_rank *comm)

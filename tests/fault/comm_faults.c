@@ -399,13 +399,18 @@ static ts_status recovers(ts_rank *me, ts_group *group, int64_t index)
     return TS_OK;
 }
 
-TS_TEST(comm_recover_begins_a_new_epoch)
+static void all_go_well(test *t, scene_fn scene)
 {
     static stage s;
     for (int ranks = 1; ranks <= 8; ranks++) {
-        perform(&s, ranks, recovers, 10000);
+        perform(&s, ranks, scene, 10000);
         TEST_SAY(t, s.verdict == TS_OK, "%d ranks: %s", ranks, s.error);
     }
+}
+
+TS_TEST(comm_recover_begins_a_new_epoch)
+{
+    all_go_well(t, recovers);
 }
 
 /* What was complete in number ends well on every rank, however soon after its own end one fails. */
@@ -430,11 +435,7 @@ static ts_status fails_behind_an_operation(ts_rank *me, ts_group *group, int64_t
 
 TS_TEST(comm_failure_behind_an_operation)
 {
-    static stage s;
-    for (int ranks = 2; ranks <= 8; ranks++) {
-        perform(&s, ranks, fails_behind_an_operation, 10000);
-        TEST_SAY(t, s.verdict == TS_OK, "%d ranks: %s", ranks, s.error);
-    }
+    all_go_well(t, fails_behind_an_operation);
 }
 
 static ts_status recovers_alone(ts_rank *me, ts_group *group, int64_t index)
