@@ -69,6 +69,7 @@ struct tsi_stream {
     void *workspace; /* of products, on the device; NULL until the first */
     void *scratch;   /* of one call at a time (tsi_cuda_scratch) */
     size_t scratch_bytes;
+    uint32_t *tickets;                   /* of reductions, on the device: zeros between kernels */
     struct tsi_cuda_update_item *update; /* of lists (update.c) */
     int64_t update_room;
     void *cudnn;                   /* its handle; NULL until the first attention */

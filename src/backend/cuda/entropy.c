@@ -6,7 +6,8 @@
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-enum { NONE = 2, THREADS = 256 }; /* NONE: no reduction; several rows on their way at a time */
+/* NONE: no reduction. AT_ONCE: threads on a multiprocessor that fetch ahead. */
+enum { NONE = 2, THREADS = 256, AT_ONCE = 1024 };
 
 static bool is_real(int32_t dtype)
 {
@@ -52,10 +53,25 @@ static int64_t blocks_of(const tsi_cuda_entropy_args *a)
     return a->rows < INT32_MAX ? a->rows : INT32_MAX;
 }
 
+/* Rows on 16 bytes are walked by as many blocks as run at once, and fetched ahead. */
+static ts_status launch_rows(tsi_stream *stream, tsi_cuda_entropy_args *a)
+{
+    static const tsi_cuda_kernel any[] = { TSI_CUDA_entropy_f32, TSI_CUDA_entropy_f64,
+                                           TSI_CUDA_entropy_bf16, TSI_CUDA_entropy_f16 };
+    int64_t n = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype), units = a->length / n;
+    bool narrow = a->dtype == TS_DTYPE_BF16, dense = (a->length | a->x_stride) % n == 0;
+    bool ahead = (narrow || a->dtype == TS_DTYPE_F32) && dense && (uintptr_t)a->x % 16 == 0;
+    if (!ahead)
+        return tsi_cuda_launch(stream, by_dtype(a->dtype, any), blocks_of(a), THREADS, 0, a);
+    int64_t threads = units < THREADS ? (units + 31) / 32 * 32 : THREADS;
+    int64_t most = stream->cuda->units * (AT_ONCE / threads);
+    return tsi_cuda_launch(stream,
+                           narrow ? TSI_CUDA_entropy_ahead_bf16 : TSI_CUDA_entropy_ahead_f32,
+                           a->rows < most ? a->rows : most, (int32_t)threads, 0, a);
+}
+
 ts_status tsi_cuda_cross_entropy(const tsi_kernel_io *io)
 {
-    static const tsi_cuda_kernel rows[] = { TSI_CUDA_entropy_f32, TSI_CUDA_entropy_f64,
-                                            TSI_CUDA_entropy_bf16, TSI_CUDA_entropy_f16 };
     const tsi_cross_entropy_attributes *attributes = io->attributes;
     const tsi_block *loss = &io->out[0].block, *lse = &io->out[1].block;
     tsi_cuda_entropy_args a = { .ignore = attributes->ignore_index };
@@ -73,7 +89,7 @@ ts_status tsi_cuda_cross_entropy(const tsi_kernel_io *io)
     if (!each) TSI_TRY(tsi_cuda_scratch(io->queue, (size_t)a.rows * (wide ? 8 : 4), &a.out));
     bool cut = io->in[1].region || attributes->peers;
     TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_LABEL, a.classes, cut, &a.asker));
-    TSI_TRY(tsi_cuda_launch(io->queue, by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0, &a));
+    TSI_TRY(launch_rows(io->queue, &a));
     if (each) return TS_OK;
     return tsi_cuda_launch(
         io->queue, wide ? TSI_CUDA_entropy_total_f64 : TSI_CUDA_entropy_total_f32, 1, 1024, 0, &a);

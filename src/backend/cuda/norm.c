@@ -9,6 +9,7 @@
 
 /* Blocks by numbers alone: the order of sums does not follow the GPU. */
 enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, SHARED_MAX = 200 << 10 };
+enum { KEPT_MAX = 8, THREADS_MAX = 512 }; /* units a thread, threads a block that keeps a row */
 
 static bool is_real(int32_t dtype)
 {
@@ -40,15 +41,21 @@ static bool is_statistic(const tsi_block *block, const tsi_cuda_norm_args *args)
 
 /* ---- which kernel ---------------------------------------------------------------------------- */
 
-/* Units a lane keeps of a row, a power of two; 0: rows are not for warps. */
-static int32_t units_of(const tsi_cuda_norm_args *a)
+/* Units of 16 bytes in a row; 0: rows do not lie on them. */
+static int64_t row_units(const tsi_cuda_norm_args *a)
 {
     if (a->dtype != TS_DTYPE_F32 && a->dtype != TS_DTYPE_BF16) return 0;
     int64_t n = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
     uintptr_t bits = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->dy;
     int64_t steps = a->length | a->x_stride | a->y_stride | a->dy_stride;
-    if (bits % 16 || steps % n) return 0;
-    int64_t units = (a->length / n + 31) / 32;
+    return bits % 16 || steps % n ? 0 : a->length / n;
+}
+
+/* Units a lane keeps of a row, a power of two; 0: rows are not for warps. */
+static int32_t units_of(const tsi_cuda_norm_args *a)
+{
+    int64_t units = (row_units(a) + 31) / 32;
+    if (units == 0) return 0;
     int32_t power = 1;
     while (power < units)
         power *= 2;
@@ -66,9 +73,9 @@ static int32_t place_of(int32_t units)
 /* A thread for each unit of 16 bytes, as far as there are some. */
 static int32_t threads_for(const tsi_cuda_norm_args *a)
 {
-    int64_t units = a->length * (int64_t)ts_dtype_size((ts_dtype)a->dtype) / 16, most = 512;
+    int64_t units = a->length * (int64_t)ts_dtype_size((ts_dtype)a->dtype) / 16;
     int64_t threads = (units + 31) / 32 * 32;
-    return (int32_t)(threads < 32 ? 32 : threads > most ? most : threads);
+    return (int32_t)(threads < 32 ? 32 : threads > THREADS_MAX ? THREADS_MAX : threads);
 }
 
 static tsi_cuda_kernel by_dtype(int32_t dtype, const tsi_cuda_kernel *f32_f64_bf16_f16)
@@ -114,11 +121,27 @@ static tsi_cuda_kernel backward_warp(const tsi_cuda_norm_args *a, int32_t units)
     return warp[a->layer][a->dtype == TS_DTYPE_BF16][place_of(units)];
 }
 
+/* Blocks keep a row each and walk on: there are as many as run at once. */
+static ts_status launch_kept(tsi_stream *stream, tsi_cuda_norm_args *a)
+{
+    static const tsi_cuda_kernel kept[2][2] = {
+        { TSI_CUDA_norm_block_4_f32, TSI_CUDA_norm_block_8_f32 },
+        { TSI_CUDA_norm_block_4_bf16, TSI_CUDA_norm_block_8_bf16 },
+    };
+    int64_t units = row_units(a), threads = at_most((units + 127) / 128 * 32, THREADS_MAX);
+    int64_t each = units > 4 * threads ? 8 : 4;
+    return tsi_cuda_launch(stream, kept[a->dtype == TS_DTYPE_BF16][each == 8],
+                           at_most(a->rows, stream->cuda->units * (THREADS_MAX / threads)),
+                           (int32_t)threads, (int32_t)(each * threads * 16), a);
+}
+
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
 {
     static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_f32, TSI_CUDA_norm_f64,
                                              TSI_CUDA_norm_bf16, TSI_CUDA_norm_f16 };
     int32_t units = units_of(a);
+    if (units == 0 && row_units(a) > 0 && row_units(a) <= KEPT_MAX * THREADS_MAX)
+        return launch_kept(stream, a);
     if (units == 0)
         return tsi_cuda_launch(stream, by_dtype(a->dtype, block), at_most(a->rows, INT32_MAX),
                                threads_for(a), 0, a);

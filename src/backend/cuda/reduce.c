@@ -11,7 +11,15 @@
 #include "backend/cuda/reduce.h"
 #include "base/error.h"
 
-enum { GROUPS = 2048, LEAST_PIECE = 1024, ROWS_MAX = 64 };
+/* COLUMN_BLOCKS: as many as an H200 runs at once, one on each of its units: one more would take as
+ * long as all of them. */
+enum {
+    GROUPS = 2048,
+    LEAST_PIECE = 1024,
+    SHORT_ROW = 128, /* units of 16 bytes */
+    COLUMN_BLOCKS = TSI_CUDA_TICKETS,
+    COLUMN_ROWS = TSI_CUDA_REDUCE_LARGE / 32
+};
 
 typedef enum compute { IN_F32, IN_F64, IN_I64 } compute;
 
@@ -129,24 +137,27 @@ static ts_status finish(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
     static const tsi_cuda_kernel kernels[] = { TSI_CUDA_reduce_finish_f32,
                                                TSI_CUDA_reduce_finish_f64,
                                                TSI_CUDA_reduce_finish_i64 };
-    return tsi_cuda_launch_items(stream, kernels[in], (a->outer.count + 31) / 32 * TSI_CUDA_BLOCK,
-                                 a);
+    int64_t blocks = (a->outer.count + 31) / 32, width = a->outer.count < 32 ? a->outer.count : 32;
+    int32_t threads = 32; /* eight pieces each */
+    while (threads < TSI_CUDA_REDUCE_LARGE && 8 * threads < width * a->pieces)
+        threads *= 2;
+    return tsi_cuda_launch(stream, kernels[in], blocks < INT32_MAX ? blocks : INT32_MAX, threads, 0,
+                           a);
 }
 
 static ts_status run_columns(tsi_stream *stream, tsi_cuda_reduce_args *a)
 {
     int64_t tiles = (a->outer.count / units_of(a) + 31) / 32;
     bool narrow = a->from_dtype == TS_DTYPE_BF16;
-    int64_t pieces = (GROUPS / 2 + tiles - 1) / tiles;
-    a->piece = (a->inner.count + pieces - 1) / pieces;
-    if (a->piece < ROWS_MAX) a->piece = ROWS_MAX;
+    int64_t pieces = tiles < COLUMN_BLOCKS ? COLUMN_BLOCKS / tiles : 1;
+    int64_t each = (a->inner.count + pieces - 1) / pieces;
+    a->piece = (each + COLUMN_ROWS - 1) / COLUMN_ROWS * COLUMN_ROWS;
     a->pieces = (a->inner.count + a->piece - 1) / a->piece;
-    TSI_TRY(tsi_cuda_scratch(stream, (size_t)(a->pieces * a->outer.count) * sizeof(float),
-                             &a->partial));
-    TSI_TRY(tsi_cuda_launch(stream,
-                            narrow ? TSI_CUDA_reduce_columns_bf16 : TSI_CUDA_reduce_columns_f32,
-                            tiles * a->pieces, TSI_CUDA_BLOCK, 0, a));
-    return finish(stream, a, IN_F32);
+    TSI_TRY(partial_make(stream, a, IN_F32));
+    a->tickets = stream->tickets;
+    return tsi_cuda_launch(stream,
+                           narrow ? TSI_CUDA_reduce_columns_bf16 : TSI_CUDA_reduce_columns_f32,
+                           tiles * a->pieces, TSI_CUDA_REDUCE_LARGE, 0, a);
 }
 
 static ts_status run_groups(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
@@ -156,19 +167,22 @@ static ts_status run_groups(tsi_stream *stream, tsi_cuda_reduce_args *a, compute
         { TSI_CUDA_reduce_any_1_f64, TSI_CUDA_reduce_any_32_f64, TSI_CUDA_reduce_any_256_f64 },
         { TSI_CUDA_reduce_any_1_i64, TSI_CUDA_reduce_any_32_i64, TSI_CUDA_reduce_any_256_i64 },
     };
-    static const tsi_cuda_kernel rows[2][2] = {
-        { TSI_CUDA_reduce_rows_32_f32, TSI_CUDA_reduce_rows_256_f32 },
-        { TSI_CUDA_reduce_rows_32_bf16, TSI_CUDA_reduce_rows_256_bf16 },
+    static const tsi_cuda_kernel rows[2][3] = {
+        { TSI_CUDA_reduce_rows_16_f32, TSI_CUDA_reduce_rows_32_f32, TSI_CUDA_reduce_rows_256_f32 },
+        { TSI_CUDA_reduce_rows_16_bf16, TSI_CUDA_reduce_rows_32_bf16,
+          TSI_CUDA_reduce_rows_256_bf16 },
     };
     bool by_rows = in == IN_F32 && is_rows(a);
     bool down = a->from.stride[a->outer.ndim - 1] == 1 && a->within.stride[a->inner.ndim - 1] != 1;
     bool thread = !by_rows && down && a->outer.count >= TSI_CUDA_BLOCK;
     int32_t group = thread ? 1 : a->inner.count * (by_rows ? 1 : 4) <= 4 * LEAST_PIECE ? 32 : 256;
-    int64_t wanted = thread ? 64 * GROUPS : group == 32 ? 4 * GROUPS : GROUPS;
-    cut(a, thread ? 64 : group == 32 ? 8 * LEAST_PIECE : 4 * LEAST_PIECE, wanted);
+    if (by_rows && a->inner.count <= SHORT_ROW * units_of(a)) group = 16;
+    int64_t wanted = thread ? 64 * GROUPS : group < 256 ? 4 * GROUPS : GROUPS / 2;
+    cut(a, thread ? 64 : group < 256 ? 8 * LEAST_PIECE : 4 * LEAST_PIECE, wanted);
     TSI_TRY(partial_make(stream, a, in));
     tsi_cuda_kernel kernel = any[in][group == 1 ? 0 : group == 32 ? 1 : 2];
-    if (by_rows) kernel = rows[a->from_dtype == TS_DTYPE_BF16][group == 256];
+    if (by_rows)
+        kernel = rows[a->from_dtype == TS_DTYPE_BF16][group == 16 ? 0 : group == 32 ? 1 : 2];
     TSI_TRY(tsi_cuda_launch_items(stream, kernel, a->outer.count * a->pieces * group, a));
     return a->pieces > 1 ? finish(stream, a, in) : TS_OK;
 }

@@ -34,18 +34,26 @@ static int64_t units_of(const tsi_cuda_softmax_args *a)
                : 0;
 }
 
-static int32_t place_of(int64_t each) /* 1, 2, 3..4 units */
+static int32_t place_of(int64_t each) /* 1, 2, 3..4, 5..8 units */
 {
-    return each <= 1 ? 0 : each <= 2 ? 1 : 2;
+    return each <= 1 ? 0 : each <= 2 ? 1 : each <= 4 ? 2 : 3;
+}
+
+/* Blocks walk rows and fetch ahead, so there are as many as run at once. */
+static int64_t walkers(const tsi_stream *stream, int64_t wanted, int64_t each)
+{
+    return at_most(wanted, stream->cuda->units * each);
 }
 
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
 {
-    static const tsi_cuda_kernel warp[2][3] = {
-        { TSI_CUDA_softmax_warp_1_f32, TSI_CUDA_softmax_warp_2_f32, TSI_CUDA_softmax_warp_4_f32 },
-        { TSI_CUDA_softmax_warp_1_bf16, TSI_CUDA_softmax_warp_2_bf16,
-          TSI_CUDA_softmax_warp_4_bf16 },
+    static const tsi_cuda_kernel warp[2][4] = {
+        { TSI_CUDA_softmax_warp_1_f32, TSI_CUDA_softmax_warp_2_f32, TSI_CUDA_softmax_warp_4_f32,
+          TSI_CUDA_softmax_warp_8_f32 },
+        { TSI_CUDA_softmax_warp_1_bf16, TSI_CUDA_softmax_warp_2_bf16, TSI_CUDA_softmax_warp_4_bf16,
+          TSI_CUDA_softmax_warp_8_bf16 },
     };
+    static const int32_t at_once[2][4] = { { 4, 4, 4, 2 }, { 4, 4, 3, 2 } };
     static const tsi_cuda_kernel block[2][2] = {
         { TSI_CUDA_softmax_block_4_f32, TSI_CUDA_softmax_block_8_f32 },
         { TSI_CUDA_softmax_block_4_bf16, TSI_CUDA_softmax_block_8_bf16 },
@@ -54,13 +62,17 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
                                            TSI_CUDA_softmax_bf16, TSI_CUDA_softmax_f16 };
     bool narrow = a->dtype == TS_DTYPE_BF16;
     int64_t units = units_of(a), rows = at_most(a->rows, INT32_MAX);
-    if (units > 0 && units <= 4 * 32)
-        return tsi_cuda_launch(stream, warp[narrow][place_of((units + 31) / 32)],
-                               (rows + 2 * WARPS - 1) / (2 * WARPS), WARPS * 32, 0, a);
-    int64_t threads = at_most((units / 4 + 32) / 32 * 32, THREADS_MAX);
-    int64_t each = (units + threads - 1) / threads;
+    if (units > 0 && units <= 8 * 32) {
+        int32_t place = place_of((units + 31) / 32);
+        int64_t blocks = walkers(stream, (a->rows + WARPS - 1) / WARPS, at_once[narrow][place]);
+        return tsi_cuda_launch(stream, warp[narrow][place], blocks, WARPS * 32, 0, a);
+    }
+    int64_t threads = at_most((units + 127) / 128 * 32, THREADS_MAX);
+    int64_t each = units > 0 ? (units + threads - 1) / threads : 0, kept = each > 4 ? 8 : 4;
     if (units > 0 && each <= 8)
-        return tsi_cuda_launch(stream, block[narrow][each > 4], rows, (int32_t)threads, 0, a);
+        return tsi_cuda_launch(stream, block[narrow][each > 4],
+                               walkers(stream, rows, THREADS_MAX / threads), (int32_t)threads,
+                               (int32_t)(kept * threads * 16), a);
     return tsi_cuda_launch(stream, any[place_of_dtype(a->dtype)], rows,
                            a->length > LONG_ROW ? 512 : 128, 0, a);
 }

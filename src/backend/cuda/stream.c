@@ -37,6 +37,20 @@ static ts_status stream_open(tsi_cuda *cuda, tsi_stream *stream)
     return TS_OK;
 }
 
+/* Zeros, before the stream has anything to do: what it is captured into finds them, too. */
+static ts_status tickets_make(tsi_stream *stream)
+{
+    CUdeviceptr memory = 0;
+    size_t bytes = TSI_CUDA_TICKETS * sizeof(uint32_t);
+    TSI_CUDA_TRY(stream->cuda, "a stream", tsi_cu.alloc(&memory, bytes));
+    stream->tickets = (uint32_t *)(uintptr_t)memory;
+    TSI_CUDA_TRY(stream->cuda, "a stream",
+                 tsi_cu.set_bytes(memory, 0, bytes, tsi_cuda_apart(stream)));
+    return TS_OK;
+}
+
+static void stream_destroy(const tsi_device *device, tsi_stream *stream);
+
 static ts_status stream_create(const tsi_device *device, tsi_stream **out)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
@@ -45,10 +59,15 @@ static ts_status stream_create(const tsi_device *device, tsi_stream **out)
     tsi_stream *stream = tsi_calloc(1, sizeof *stream);
     if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
     ts_status status = stream_open(cuda, stream);
+    if (status != TS_OK) {
+        tsi_free(stream);
+        return status;
+    }
+    status = tickets_make(stream);
     if (status == TS_OK)
         *out = stream;
     else
-        tsi_free(stream);
+        stream_destroy(device, stream);
     return status;
 }
 
@@ -65,6 +84,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
         if (stream->workspace) (void)tsi_cu.free(tsi_cuda_pointer(stream->workspace));
         if (stream->scratch) (void)tsi_cu.free(tsi_cuda_pointer(stream->scratch));
         if (stream->complaint) (void)tsi_cu.free(tsi_cuda_pointer(stream->complaint));
+        if (stream->tickets) (void)tsi_cu.free(tsi_cuda_pointer(stream->tickets));
         tsi_cudnn_handle_drop(stream->cudnn);
     }
     tsi_cuda_tiles_drop(stream, alive);

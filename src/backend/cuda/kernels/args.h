@@ -167,6 +167,8 @@ enum {
     TSI_CUDA_SQUARES,     /* of what differs from the center */
     TSI_CUDA_EXPONENTIALS /* over the center */
 };
+enum { TSI_CUDA_TICKETS = 132 };       /* of a stream */
+enum { TSI_CUDA_REDUCE_LARGE = 1024 }; /* threads of a block that folds columns, or parts at most */
 enum { TSI_CUDA_AS_IT_IS, TSI_CUDA_ITS_ROOT, TSI_CUDA_ITS_LOG }; /* what is written of a result */
 typedef struct tsi_cuda_reduce_args {
     tsi_cuda_space outer, inner;
@@ -174,6 +176,7 @@ typedef struct tsi_cuda_reduce_args {
     tsi_cuda_operand to;
     int64_t pieces, piece; /* how many, how long */
     void *partial;         /* [pieces][results] where there are several */
+    uint32_t *tickets;     /* zeros, one for each 32 units of columns */
     int64_t start;         /* of extremes of whole numbers */
     double power, divide;
     int32_t op, from_dtype, to_dtype, after;

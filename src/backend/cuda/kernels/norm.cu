@@ -5,11 +5,14 @@
  * given) g = dy weight, dx = scale (g - mean(g) [layer_norm] - v mean(g v)), dw = sum dy v, db =
  * sum dy
  *
- *   norm_warp_C_*   a warp a row, which stays in registers: C units of 16 bytes a lane
+ *   norm_warp_C_*   a warp a row, which stays in registers: C units of 16 bytes a lane; gradients
+ *                   of the longest by two warps, which have half of them each
+ *   norm_block_C_*  a block a row likewise
  *   norm_*          a block a row, of any length and alignment
  *
  * INV: sums are one tree over the threads of a row; rows are dealt to blocks by their number alone,
  * and the weight's gradient adds blocks in order: the same bits on every GPU. */
+#include "backend/cuda/kernels/kept.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -45,27 +48,27 @@ __device__ inline void load_parameters(const void *from, int32_t dtype, bool uni
 
 /* ---- a warp a row ---------------------------------------------------------------------------- */
 
-/* The lane's units of a row; what lies behind its end is zeros. */
-template <typename T, int C>
+/* The units of a row that a thread has, of G; what lies behind its end is zeros. */
+template <typename T, int C, int G = 32>
 __device__ inline void load_row(unit_of<typename T::E> (&to)[C], const void *from, int64_t units)
 {
     const uint4 zero = { 0, 0, 0, 0 };
 #pragma unroll
     for (int k = 0; k < C; k++) {
-        int64_t u = threadIdx.x % 32 + k * 32;
+        int64_t u = threadIdx.x % G + k * G;
         to[k].unit = u < units ? ((const uint4 *)from)[u] : zero;
     }
 }
 
-/* Parameters of a lane's units, kept for all its rows. */
-template <typename T, int C>
+/* Parameters of a thread's units, kept for all its rows. */
+template <typename T, int C, int G = 32>
 __device__ inline void load_kept(float (&to)[C][WIDE / sizeof(typename T::E)], const void *from,
                                  int32_t dtype, int64_t units, float otherwise)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
 #pragma unroll
     for (int k = 0; k < C; k++) {
-        int64_t u = threadIdx.x % 32 + k * 32;
+        int64_t u = threadIdx.x % G + k * G;
         if (u < units) load_parameters<N, float>(from, dtype, true, u * N, otherwise, to[k]);
     }
 }
@@ -126,61 +129,60 @@ template <typename T, int C, bool LAYER> __device__ void norm_warp(const tsi_cud
     }
 }
 
-/* Sums of a block's warps, column by column, to its row of `partial`. */
-template <int N, int C>
+/* Sums of a block's rows, G threads each, column by column, to its row of `partial`. */
+template <int G, int N, int C>
 __device__ inline void store_sums(float (&sum)[C][N], float *to, int64_t length, float *shared)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int k = 0; k < C; k++) {
         __syncthreads();
 #pragma unroll
         for (int e = 0; e < N; e++)
-            shared[warp * 32 * N + lane * N + e] = sum[k][e];
+            shared[threadIdx.x * N + e] = sum[k][e];
         __syncthreads();
-        for (int c = threadIdx.x; c < 32 * N; c += WARPS * 32) {
-            int64_t column = (int64_t)k * 32 * N + c;
+        for (int c = threadIdx.x; c < G * N; c += WARPS * 32) {
+            int64_t column = (int64_t)k * G * N + c;
             float all = shared[c];
-            for (int w = 1; w < WARPS; w++)
-                all += shared[w * 32 * N + c];
+            for (int r = 1; r < WARPS * 32 / G; r++)
+                all += shared[r * G * N + c];
             if (column < length) to[column] = all;
         }
     }
 }
 
-template <typename T, int C, bool LAYER>
+/* G threads a row, C units each: a warp, or two, whose block meets once for each row. */
+template <typename T, int C, int G, bool LAYER>
 __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
 {
-    constexpr int N = WIDE / sizeof(typename T::E);
-    constexpr bool KEPT = C <= 4;
+    constexpr int N = WIDE / sizeof(typename T::E), ROWS = WARPS * 32 / G;
     typedef typename T::E E;
     __shared__ float shared[WARPS * 32 * N];
-    int64_t units = a.length / N, lane = threadIdx.x % 32;
-    float dw[C][N], db[LAYER ? C : 1][N], weight[KEPT ? C : 1][N];
+    __shared__ float2 halves[2][WARPS]; /* of this row and of the one before it */
+    int64_t units = a.length / N, lane = threadIdx.x % G;
+    int turn = 0;
+    float dw[C][N], db[LAYER ? C : 1][N], weight[C][N];
 #pragma unroll
     for (int k = 0; k < C; k++)
 #pragma unroll
         for (int e = 0; e < N; e++)
             dw[k][e] = db[LAYER ? k : 0][e] = 0;
-    if constexpr (KEPT) load_kept<T, C>(weight, a.weight, a.weight_dtype, units, 1.0f);
-    for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; row < a.rows;
-         row += (int64_t)gridDim.x * WARPS) {
+    load_kept<T, C, G>(weight, a.weight, a.weight_dtype, units, 1.0f);
+    for (int64_t first = (int64_t)blockIdx.x * ROWS; first < a.rows;
+         first += (int64_t)gridDim.x * ROWS) {
+        int64_t row = first + threadIdx.x / G;
+        if (G == 32 && row >= a.rows) break;
+        int64_t own = row < a.rows ? units : 0; /* of this row */
         unit_of<E> x[C], dy[C];
-        load_row<T, C>(x, (const E *)a.x + row * a.x_stride, units);
-        load_row<T, C>(dy, (const E *)a.dy + row * a.dy_stride, units);
-        float scale = ((const float *)a.scale)[row], sum = 0, product = 0;
-        float mean = LAYER ? ((const float *)a.mean)[row] : 0.0f;
+        load_row<T, C, G>(x, (const E *)a.x + row * a.x_stride, own);
+        load_row<T, C, G>(dy, (const E *)a.dy + row * a.dy_stride, own);
+        float scale = own > 0 ? ((const float *)a.scale)[row] : 0.0f, sum = 0, product = 0;
+        float mean = LAYER && own > 0 ? ((const float *)a.mean)[row] : 0.0f;
 #pragma unroll
         for (int k = 0; k < C; k++) {
-            int64_t u = lane + k * 32;
-            float w[N];
-            if (u >= units) break;
-            if constexpr (!KEPT)
-                load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            if (lane + k * G >= own) break;
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float d = T::load(dy[k].element[e]),
-                      g = d * (KEPT ? weight[KEPT ? k : 0][e] : w[e]);
+                float d = T::load(dy[k].element[e]), g = d * weight[k][e];
                 float v = (T::load(x[k].element[e]) - mean) * scale;
                 if (LAYER) sum += g;
                 product += g * v;
@@ -188,27 +190,36 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
                 if (LAYER) db[LAYER ? k : 0][e] += d;
             }
         }
-        product = warp_sum(product) / (float)a.length;
-        sum = LAYER ? warp_sum(sum) / (float)a.length : 0.0f;
+        product = warp_sum(product);
+        sum = LAYER ? warp_sum(sum) : 0.0f;
+        if constexpr (G > 32) {
+            int warp = threadIdx.x / 32;
+            if (threadIdx.x % 32 == 0) halves[turn][warp] = make_float2(product, sum);
+            __syncthreads();
+            float2 one = halves[turn][warp & ~1], other = halves[turn][warp | 1];
+            product = one.x + other.x;
+            sum = one.y + other.y;
+            turn = 1 - turn;
+        }
+        product /= (float)a.length;
+        sum /= (float)a.length;
 #pragma unroll
         for (int k = 0; k < C; k++) {
-            int64_t u = lane + k * 32;
-            float w[N];
-            if (u >= units) break;
-            if constexpr (!KEPT)
-                load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            int64_t u = lane + k * G;
+            if (u >= own) break;
+            float out[N];
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float v = (T::load(x[k].element[e]) - mean) * scale;
-                float g = T::load(dy[k].element[e]) * (KEPT ? weight[KEPT ? k : 0][e] : w[e]);
-                x[k].element[e] = T::store(scale * (g - sum - v * product));
+                float g = T::load(dy[k].element[e]) * weight[k][e];
+                out[e] = scale * (g - sum - v * product);
             }
-            *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = x[k].unit;
+            *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = unit_from<T>(out);
         }
     }
     float *to = a.partial + (int64_t)blockIdx.x * a.length * (LAYER ? 2 : 1);
-    store_sums<N, C>(dw, to, a.length, shared);
-    if constexpr (LAYER) store_sums<N, C>(db, to + a.length, a.length, shared);
+    store_sums<G, N, C>(dw, to, a.length, shared);
+    if constexpr (LAYER) store_sums<G, N, C>(db, to + a.length, a.length, shared);
 }
 
 #define WARP(name, type, C)                                                                        \
@@ -220,14 +231,14 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
     {                                                                                              \
         norm_warp<type, C, true>(a);                                                               \
     }
-#define WARP_BACKWARD(name, type, C)                                                               \
+#define WARP_BACKWARD(name, type, C, EACH, THREADS)                                                \
     TSI_KERNEL_BOUNDED(norm_warp_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32)            \
     {                                                                                              \
-        norm_warp_backward<type, C, false>(a);                                                     \
+        norm_warp_backward<type, EACH, THREADS, false>(a);                                         \
     }                                                                                              \
     TSI_KERNEL_BOUNDED(norm_warp_layer_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32)      \
     {                                                                                              \
-        norm_warp_backward<type, C, true>(a);                                                      \
+        norm_warp_backward<type, EACH, THREADS, true>(a);                                          \
     }
 WARP(f32, as_f32, 1)
 WARP(f32, as_f32, 2)
@@ -239,14 +250,76 @@ WARP(bf16, as_bf16, 2)
 WARP(bf16, as_bf16, 4)
 WARP(bf16, as_bf16, 8)
 WARP(bf16, as_bf16, 16)
-WARP_BACKWARD(f32, as_f32, 1)
-WARP_BACKWARD(f32, as_f32, 2)
-WARP_BACKWARD(f32, as_f32, 4)
-WARP_BACKWARD(f32, as_f32, 8)
-WARP_BACKWARD(bf16, as_bf16, 1)
-WARP_BACKWARD(bf16, as_bf16, 2)
-WARP_BACKWARD(bf16, as_bf16, 4)
-WARP_BACKWARD(bf16, as_bf16, 8)
+WARP_BACKWARD(f32, as_f32, 1, 1, 32)
+WARP_BACKWARD(f32, as_f32, 2, 2, 32)
+WARP_BACKWARD(f32, as_f32, 4, 4, 32)
+WARP_BACKWARD(f32, as_f32, 8, 4, 64)
+WARP_BACKWARD(bf16, as_bf16, 1, 1, 32)
+WARP_BACKWARD(bf16, as_bf16, 2, 2, 32)
+WARP_BACKWARD(bf16, as_bf16, 4, 4, 32)
+WARP_BACKWARD(bf16, as_bf16, 8, 4, 64)
+
+/* ---- a block a row that stays in registers, while the next one is on its way ----------------- */
+
+template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args &a)
+{
+    constexpr int N = WIDE / sizeof(typename T::E);
+    typedef typename T::E E;
+    extern __shared__ uint4 fetched[];
+    __shared__ float shared[32];
+    int64_t units = a.length / N, lane = threadIdx.x, threads = blockDim.x;
+    fetch_prepare<C>(fetched, units, make_uint4(0, 0, 0, 0));
+    fetch_row<C>(fetched, (const E *)a.x + (int64_t)blockIdx.x * a.x_stride, units);
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        float v[C][N], mean = 0, squares = 0;
+        fetched_row<T, C>(fetched, v);
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                mean += v[k][e];
+        mean = a.layer ? block_sum(mean, shared) / (float)a.length : 0.0f;
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                v[k][e] -= lane + k * threads < units ? mean : 0.0f;
+                squares += v[k][e] * v[k][e];
+            }
+        squares = block_sum(squares, shared);
+        if (row + gridDim.x < a.rows)
+            fetch_row<C>(fetched, (const E *)a.x + (row + gridDim.x) * a.x_stride, units);
+        float scale = 1.0f / sqrtf(squares / (float)a.length + (float)a.eps);
+        if (threadIdx.x == 0) {
+            if (a.scale) ((float *)a.scale)[row] = scale;
+            if (a.mean) ((float *)a.mean)[row] = mean;
+        }
+#pragma unroll
+        for (int k = 0; k < C; k++) {
+            int64_t u = lane + k * threads;
+            if (u >= units) break;
+            float w[N], b[N];
+            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            if (a.bias) load_parameters<N, float>(a.bias, a.weight_dtype, true, u * N, 0.0f, b);
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                v[k][e] *= scale * w[e];
+                if (a.bias) v[k][e] += b[e];
+            }
+            ((uint4 *)((E *)a.y + row * a.y_stride))[u] = unit_from<T>(v[k]);
+        }
+    }
+}
+
+#define KEPT_BY_BLOCKS(name, type, C)                                                              \
+    TSI_KERNEL_BOUNDED(norm_block_##C##_##name, tsi_cuda_norm_args, 512, 1)                        \
+    {                                                                                              \
+        norm_block<type, C>(a);                                                                    \
+    }
+KEPT_BY_BLOCKS(f32, as_f32, 4)
+KEPT_BY_BLOCKS(f32, as_f32, 8)
+KEPT_BY_BLOCKS(bf16, as_bf16, 4)
+KEPT_BY_BLOCKS(bf16, as_bf16, 8)
 
 /* ---- a block a row --------------------------------------------------------------------------- */
 

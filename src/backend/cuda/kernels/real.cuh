@@ -85,11 +85,42 @@ template <typename R> __device__ inline void store_real(int32_t dtype, void *dat
     }
 }
 
+/* e to the power x. Of bf16 the short exponential is exact enough by far. */
+template <typename T> __device__ inline typename T::R power_of(typename T::R x)
+{
+    return exp(x);
+}
+template <> __device__ inline float power_of<as_bf16>(float x)
+{
+    return __expf(x);
+}
+
 /* 16 bytes of elements. */
 template <typename E> union unit_of {
     uint4 unit;
     E element[16 / sizeof(E)];
 };
+
+/* The unit of N values. Pairs of bf16 are rounded in one instruction. */
+template <typename T> __device__ inline uint4 unit_from(const typename T::R *value)
+{
+    unit_of<typename T::E> out;
+#pragma unroll
+    for (int e = 0; e < 16 / (int)sizeof(typename T::E); e++)
+        out.element[e] = T::store(value[e]);
+    return out.unit;
+}
+__device__ inline uint32_t bf16_pair_of(float low, float high)
+{
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+template <> __device__ inline uint4 unit_from<as_bf16>(const float *value)
+{
+    return make_uint4(bf16_pair_of(value[0], value[1]), bf16_pair_of(value[2], value[3]),
+                      bf16_pair_of(value[4], value[5]), bf16_pair_of(value[6], value[7]));
+}
 
 /* ---- sums and extremes: one tree for every launch, lanes of a warp, then warps --------------- */
 
@@ -103,13 +134,22 @@ template <typename R> __device__ inline R warp_sum(R x)
 }
 
 /* What is no number is larger than all. */
+template <typename R> __device__ inline R larger(R x, R y)
+{
+    return x != x || x > y ? x : y;
+}
+template <> __device__ inline float larger<float>(float x, float y)
+{
+    float most;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(x), "f"(y));
+    return most;
+}
+
 template <typename R> __device__ inline R warp_max(R x)
 {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-        R other = __shfl_xor_sync(0xffffffffu, x, step);
-        x = x != x || x > other ? x : other;
-    }
+    for (int step = 16; step > 0; step /= 2)
+        x = larger(x, (R)__shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 

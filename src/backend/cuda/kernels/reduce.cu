@@ -4,7 +4,7 @@
  *   reduce_any_*       any strides and dtypes: a thread, a warp or a block for each piece of a
  *                      result
  *   reduce_rows_*      contiguous rows of f32 and bf16 by 16 bytes: sums and extremes
- *   reduce_columns_*   columns likewise: 32 units by 8 rows a block
+ *   reduce_columns_*   columns likewise: 32 units by 32 rows a block
  *   reduce_finish_*    partial results of pieces, folded in order
  *
  * INV: pieces follow from extents alone, and trees are fixed: the same bits on every GPU. */
@@ -121,6 +121,11 @@ __device__ inline void finish(const tsi_cuda_reduce_args &a, int64_t result, R x
     const tsi_cuda_operand *const operands[1] = { &a.to };
     int64_t offset[1];
     place(a.outer, result, operands, offset);
+    bool narrow = a.to_dtype == TS_DTYPE_F32 || a.to_dtype == TS_DTYPE_BF16;
+    if (sizeof(R) == sizeof(float) && narrow && a.divide == 1.0 && a.after == TSI_CUDA_AS_IT_IS) {
+        store_real<R>(a.to_dtype, a.to.data, offset[0], x); /* the same bits, in fewer steps */
+        return;
+    }
     double value = a.divide == 1.0 ? (double)x : (double)x / a.divide;
     if (a.after == TSI_CUDA_ITS_ROOT) value = sqrt(value);
     if (a.after == TSI_CUDA_ITS_LOG) value = log(value) + (double)center_of<R>(a, result);
@@ -136,19 +141,22 @@ __device__ inline void finish<int64_t>(const tsi_cuda_reduce_args &a, int64_t re
     store_i64(a.to_dtype, a.to.data, offset[0], x);
 }
 
-template <typename R> __device__ inline R warp_join(int op, double power, R x)
+/* Of G lanes side by side. */
+template <int G, typename R> __device__ inline R lanes_join(int op, double power, R x)
 {
-    for (int step = 16; step > 0; step /= 2)
+#pragma unroll
+    for (int step = G / 2; step > 0; step /= 2)
         x = join<R>(op, power, x, (R)__shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
-/* Of G threads: one, a warp, or the block. */
+/* Of G threads: one, some lanes of a warp, a warp, or the block. */
 template <typename R, int G> __device__ inline R group_join(int op, double power, R x, R *shared)
 {
+    constexpr int LANES = G < 32 ? G : 32;
     if (G == 1) return x;
-    x = warp_join(op, power, x);
-    if (G == 32) return x;
+    x = lanes_join<LANES>(op, power, x);
+    if (G <= 32) return x;
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
@@ -186,25 +194,40 @@ template <typename R, int G> __device__ void reduce_any(const tsi_cuda_reduce_ar
     }
 }
 
-/* 32 results by 8 lanes of pieces a block. */
+/* A block has up to 32 results side by side and the rest of its threads, a power of two, for
+ * their pieces. */
 template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &a)
 {
-    constexpr int LANES = TSI_CUDA_BLOCK / 32;
-    __shared__ R shared[LANES][33];
-    int lane = threadIdx.x / 32, column = threadIdx.x % 32;
-    for (int64_t first = (int64_t)blockIdx.x * 32; first < a.outer.count;
-         first += (int64_t)gridDim.x * 32) {
-        int64_t i = first + column;
+    constexpr int U = 4; /* pieces on their way at a time */
+    __shared__ R shared[TSI_CUDA_REDUCE_LARGE];
+    int width = 1;
+    while (width < 32 && width < a.outer.count)
+        width *= 2;
+    int lanes = blockDim.x / width, lane = threadIdx.x / width;
+    for (int64_t first = (int64_t)blockIdx.x * width; first < a.outer.count;
+         first += (int64_t)gridDim.x * width) {
+        int64_t i = first + threadIdx.x % width;
         R sum = start_of<R>(a);
-        for (int64_t p = lane; i < a.outer.count && p < a.pieces; p += LANES)
-            sum = join<R>(a.op, a.power, sum, ((const R *)a.partial)[p * a.outer.count + i]);
+        for (int64_t p = lane; i < a.outer.count && p < a.pieces; p += U * lanes) {
+            R part[U];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (p + u * lanes < a.pieces)
+                    part[u] = ((const R *)a.partial)[(p + u * lanes) * a.outer.count + i];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (p + u * lanes < a.pieces) sum = join<R>(a.op, a.power, sum, part[u]);
+        }
         __syncthreads();
-        shared[lane][column] = sum;
+        shared[threadIdx.x] = sum;
         __syncthreads();
-        if (lane != 0 || i >= a.outer.count) continue;
-        for (int l = 1; l < LANES; l++)
-            sum = join<R>(a.op, a.power, sum, shared[l][column]);
-        finish<R>(a, i, sum);
+        for (int half = lanes / 2; half > 0; half /= 2) {
+            if (lane < half)
+                shared[threadIdx.x] =
+                    join<R>(a.op, a.power, shared[threadIdx.x], shared[threadIdx.x + half * width]);
+            __syncthreads();
+        }
+        if (lane == 0 && i < a.outer.count) finish<R>(a, i, shared[threadIdx.x]);
     }
 }
 
@@ -222,7 +245,7 @@ template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &
     {                                                                                              \
         reduce_any<real, TSI_CUDA_BLOCK>(a);                                                       \
     }                                                                                              \
-    TSI_KERNEL(reduce_finish_##name, tsi_cuda_reduce_args)                                         \
+    TSI_KERNEL_BOUNDED(reduce_finish_##name, tsi_cuda_reduce_args, TSI_CUDA_REDUCE_LARGE)          \
     {                                                                                              \
         reduce_finish<real>(a);                                                                    \
     }
@@ -232,19 +255,23 @@ ANY(i64, int64_t)
 
 /* ---- rows and columns by 16 bytes: sums and extremes ----------------------------------------- */
 
+/* G threads a piece. A warp goes on until the last of its pieces is done: its lanes meet. */
 template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_reduce_args &a)
 {
-    constexpr int N = 16 / sizeof(typename T::E), U = 4;
+    constexpr int N = 16 / sizeof(typename T::E), U = G < 32 ? 6 : 4;
+    constexpr int MEETS = G < 32 ? 32 / G : 1; /* pieces of those who meet */
     __shared__ float shared[32];
     const tsi_cuda_operand *const outer[1] = { &a.from };
     int64_t total = a.outer.count * a.pieces, step = (int64_t)gridDim.x * (TSI_CUDA_BLOCK / G);
-    int lane = threadIdx.x % G;
-    for (int64_t item = (int64_t)blockIdx.x * (TSI_CUDA_BLOCK / G) + threadIdx.x / G; item < total;
-         item += step) {
-        int64_t piece = item / a.outer.count, result = item - piece * a.outer.count;
+    int lane = threadIdx.x % G, own = threadIdx.x / G % MEETS;
+    for (int64_t item = (int64_t)blockIdx.x * (TSI_CUDA_BLOCK / G) + threadIdx.x / G;
+         item - own < total; item += step) {
+        int64_t piece = a.pieces == 1 ? 0 : item / a.outer.count;
+        int64_t result = item - piece * a.outer.count;
         int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
         int64_t base[1];
-        place(a.outer, result, outer, base);
+        if (item >= total) end = 0;
+        place(a.outer, item < total ? result : 0, outer, base);
         const uint4 *from = (const uint4 *)((const typename T::E *)a.from.data + base[0]);
         float sum = start_of<float>(a);
         for (int64_t i = piece * a.piece / N + lane; i < end / N; i += U * G) {
@@ -260,7 +287,7 @@ template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_redu
                         sum = join<float>(OP, 0, sum, T::load(in[u].element[e]));
         }
         sum = group_join<float, G>(OP, 0, sum, shared);
-        if (lane != 0) continue;
+        if (lane != 0 || item >= total) continue;
         if (a.pieces == 1)
             finish<float>(a, result, sum);
         else
@@ -268,10 +295,46 @@ template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_redu
     }
 }
 
-/* The space of results is one dim, a unit of columns each thread; always pieces of rows. */
+/* The block that leaves the last partial results of W columns folds all of them: those of a piece
+ * are where every block sees them before it takes its ticket, and the count of tickets is zero
+ * again after the last. */
+template <int OP, int W>
+__device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t column, int part)
+{
+    constexpr int PARTS = TSI_CUDA_REDUCE_LARGE / W, U = 4;
+    __shared__ float folds[TSI_CUDA_REDUCE_LARGE];
+    __shared__ bool last;
+    uint32_t most = (uint32_t)a.pieces - 1;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicInc(&a.tickets[tile], most) == most;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    float sum = start_of<float>(a);
+    for (int64_t p = part; column < a.outer.count && p < a.pieces; p += U * PARTS) {
+        float piece[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (p + u * PARTS < a.pieces)
+                piece[u] =
+                    __ldcg((const float *)a.partial + (p + u * PARTS) * a.outer.count + column);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (p + u * PARTS < a.pieces) sum = join<float>(OP, 0, sum, piece[u]);
+    }
+    folds[threadIdx.x] = sum;
+    __syncthreads();
+    if (part > 0 || column >= a.outer.count) return;
+    for (int q = 1; q < PARTS; q++)
+        sum = join<float>(OP, 0, sum, folds[q * W + threadIdx.x]);
+    finish<float>(a, column, sum);
+}
+
+/* The space of results is one dim, a unit of columns each thread. */
 template <typename T, int OP> __device__ void columns_of(const tsi_cuda_reduce_args &a)
 {
-    constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_BLOCK / 32, U = 4;
+    constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_REDUCE_LARGE / 32, U = 4;
     __shared__ float sums[LANES][32][N + 1];
     int64_t units = a.outer.count / N, tiles = (units + 31) / 32;
     int64_t tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
@@ -299,30 +362,40 @@ template <typename T, int OP> __device__ void columns_of(const tsi_cuda_reduce_a
     for (int e = 0; e < N; e++)
         sums[lane][threadIdx.x % 32][e] = sum[e];
     __syncthreads();
-    for (int c = threadIdx.x; c < 32 * N; c += TSI_CUDA_BLOCK) {
-        int64_t column = tile * 32 * N + c;
-        if (column >= a.outer.count) break;
-        float all = sums[0][c / N][c % N];
-        for (int l = 1; l < LANES; l++)
-            all = join<float>(OP, 0, all, sums[l][c / N][c % N]);
-        ((float *)a.partial)[piece * a.outer.count + column] = all;
+    int c = threadIdx.x % (32 * N), part = threadIdx.x / (32 * N);
+    int64_t column = tile * 32 * N + c;
+    float all = sums[0][c / N][c % N];
+    for (int l = 1; l < LANES && part == 0; l++)
+        all = join<float>(OP, 0, all, sums[l][c / N][c % N]);
+    if (part == 0 && column < a.outer.count) {
+        if (a.pieces == 1)
+            finish<float>(a, column, all);
+        else
+            ((float *)a.partial)[piece * a.outer.count + column] = all;
     }
+    if (a.pieces > 1) finish_tile<OP, 32 * N>(a, tile, column, part);
 }
 
 #define FAST(name, type)                                                                           \
-    TSI_KERNEL(reduce_rows_32_##name, tsi_cuda_reduce_args)                                        \
+    TSI_KERNEL_BOUNDED(reduce_rows_16_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, 3)             \
+    {                                                                                              \
+        if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, 16>(a);                              \
+        if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, 16>(a);                              \
+        if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, 16>(a);                              \
+    }                                                                                              \
+    TSI_KERNEL_BOUNDED(reduce_rows_32_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, 4)             \
     {                                                                                              \
         if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, 32>(a);                              \
         if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, 32>(a);                              \
         if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, 32>(a);                              \
     }                                                                                              \
-    TSI_KERNEL(reduce_rows_256_##name, tsi_cuda_reduce_args)                                       \
+    TSI_KERNEL_BOUNDED(reduce_rows_256_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, 4)            \
     {                                                                                              \
         if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, TSI_CUDA_BLOCK>(a);                  \
         if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, TSI_CUDA_BLOCK>(a);                  \
         if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, TSI_CUDA_BLOCK>(a);                  \
     }                                                                                              \
-    TSI_KERNEL(reduce_columns_##name, tsi_cuda_reduce_args)                                        \
+    TSI_KERNEL_BOUNDED(reduce_columns_##name, tsi_cuda_reduce_args, TSI_CUDA_REDUCE_LARGE)         \
     {                                                                                              \
         if (a.op == TSI_CUDA_SUM) columns_of<type, TSI_CUDA_SUM>(a);                               \
         if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX>(a);                               \

@@ -1,117 +1,126 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rows.cu - softmax and log_softmax of contiguous rows, and their gradients.
  *
- *   softmax_warp_C_*    a warp a row that stays in registers, C units of 16 bytes a lane
+ *   softmax_warp_C_*    a warp a row that stays in registers, C units of 16 bytes a lane, while
+ *                       the next one is on its way
  *   softmax_block_C_*   a block a row likewise
  *   softmax_*           a block a row of any length and alignment: the largest with the sum of
  *                       exponentials that follows it, then the result
  *
  * INV: sums are one tree over the threads of a row. */
+#include "backend/cuda/kernels/kept.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
 enum { WARPS = 8 };
 
-/* Of bf16 the short exponential is exact enough by far. */
-__device__ inline float power_of(as_bf16, float x)
-{
-    return __expf(x);
-}
-__device__ inline float power_of(as_f32, float x)
-{
-    return expf(x);
-}
-__device__ inline float power_of(as_f16, float x)
-{
-    return expf(x);
-}
-__device__ inline double power_of(as_f64, double x)
-{
-    return exp(x);
-}
-
 /* ---- rows in registers ----------------------------------------------------------------------- */
 
-/* One row, whose units are there already. */
-template <typename T, int C, bool BLOCK>
-__device__ inline void softmax_row(const tsi_cuda_softmax_args &a, int64_t row,
-                                   unit_of<typename T::E> (&in)[C], float *shared)
+/* The sum of exponentials over the largest; they take the place of the values, unless logarithms
+ * are wanted. */
+template <typename T, int C, int N>
+__device__ inline float shares_of(float (&v)[C][N], float top, bool log)
 {
-    constexpr int N = 16 / sizeof(typename T::E);
-    int64_t units = a.length / N, threads = BLOCK ? blockDim.x : 32;
-    int64_t lane = BLOCK ? threadIdx.x : threadIdx.x % 32;
-    float top = -INFINITY, sum = 0;
+    float sum = 0;
+    if (log) {
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum += power_of<T>(v[k][e] - top);
+        return sum;
+    }
 #pragma unroll
     for (int k = 0; k < C; k++)
 #pragma unroll
         for (int e = 0; e < N; e++)
-            if (lane + k * threads < units) {
-                float v = T::load(in[k].element[e]);
-                top = top != top || top > v ? top : v;
-            }
-    top = row_max<BLOCK>(top, shared);
-#pragma unroll
-    for (int k = 0; k < C; k++)
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            if (lane + k * threads < units) sum += power_of(T(), T::load(in[k].element[e]) - top);
-    sum = row_sum<BLOCK>(sum, shared);
-    float by = 1.0f / sum, shift = top + logf(sum);
+            sum += v[k][e] = power_of<T>(v[k][e] - top);
+    return sum;
+}
+
+template <typename T, int C, int N>
+__device__ inline void write_row(uint4 *y, float (&v)[C][N], int64_t first, int64_t step,
+                                 int64_t units, float top, float sum, bool log)
+{
+    float by = log ? 1.0f : 1.0f / sum, less = log ? top + logf(sum) : 0.0f;
 #pragma unroll
     for (int k = 0; k < C; k++) {
-        if (lane + k * threads >= units) break;
+        if (first + k * step >= units) break;
 #pragma unroll
-        for (int e = 0; e < N; e++) {
-            float v = T::load(in[k].element[e]);
-            in[k].element[e] = T::store(a.log ? v - shift : power_of(T(), v - top) * by);
-        }
-        ((uint4 *)((typename T::E *)a.y + row * a.y_stride))[lane + k * threads] = in[k].unit;
+        for (int e = 0; e < N; e++)
+            v[k][e] = v[k][e] * by - less;
+        y[first + k * step] = unit_from<T>(v[k]);
     }
 }
 
-/* Two rows of a warp are on their way at a time. */
-template <typename T, int C, bool BLOCK>
-__device__ void softmax_kept(const tsi_cuda_softmax_args &a)
+/* A row of a warp is computed while its next one is on its way. */
+template <typename T, int C> __device__ void softmax_warp(const tsi_cuda_softmax_args &a)
 {
-    constexpr int N = 16 / sizeof(typename T::E), ROWS = BLOCK ? 1 : 2;
+    constexpr int N = 16 / sizeof(typename T::E);
     typedef typename T::E E;
-    __shared__ float shared[32];
-    int64_t units = a.length / N, threads = BLOCK ? blockDim.x : 32;
-    int64_t lane = BLOCK ? threadIdx.x : threadIdx.x % 32;
-    int64_t each = BLOCK ? 1 : WARPS * ROWS;
-    int64_t first = blockIdx.x * each + (BLOCK ? 0 : threadIdx.x / 32 * ROWS);
-    for (int64_t row = first; row < a.rows; row += gridDim.x * each) {
-        unit_of<E> in[ROWS][C];
+    int64_t units = a.length / N, lane = threadIdx.x % 32, step = (int64_t)gridDim.x * WARPS;
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    uint4 next[C];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const uint4 *x = (const uint4 *)((const E *)a.x + (row + r) * a.x_stride);
+    for (int k = 0; k < C; k++)
+        next[k] = row < a.rows && lane + k * 32 < units
+                      ? ((const uint4 *)((const E *)a.x + row * a.x_stride))[lane + k * 32]
+                      : least_unit<T>();
+    for (; row < a.rows; row += step) {
+        float v[C][N];
+        values_of<T, C>(next, v);
 #pragma unroll
-            for (int k = 0; k < C; k++)
-                if (row + r < a.rows && lane + k * threads < units)
-                    in[r][k].unit = x[lane + k * threads];
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (row + r < a.rows) softmax_row<T, C, BLOCK>(a, row + r, in[r], shared);
+        for (int k = 0; k < C; k++)
+            if (row + step < a.rows && lane + k * 32 < units)
+                next[k] =
+                    ((const uint4 *)((const E *)a.x + (row + step) * a.x_stride))[lane + k * 32];
+        float top = warp_max(largest_of(v));
+        float sum = warp_sum(shares_of<T>(v, top, a.log));
+        write_row<T>((uint4 *)((E *)a.y + row * a.y_stride), v, lane, 32, units, top, sum, a.log);
     }
 }
 
-#define KEPT(name, type, C)                                                                        \
-    TSI_KERNEL_BOUNDED(softmax_warp_##C##_##name, tsi_cuda_softmax_args, WARPS * 32)               \
+/* The same of a block; what is on its way goes to shared memory, C units a thread. */
+template <typename T, int C> __device__ void softmax_block(const tsi_cuda_softmax_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    typedef typename T::E E;
+    extern __shared__ uint4 fetched[];
+    __shared__ float shared[32];
+    int64_t units = a.length / N, lane = threadIdx.x, threads = blockDim.x;
+    fetch_prepare<C>(fetched, units, least_unit<T>());
+    fetch_row<C>(fetched, (const E *)a.x + (int64_t)blockIdx.x * a.x_stride, units);
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        float v[C][N];
+        fetched_row<T, C>(fetched, v);
+        float top = block_max(largest_of(v), shared);
+        if (row + gridDim.x < a.rows)
+            fetch_row<C>(fetched, (const E *)a.x + (row + gridDim.x) * a.x_stride, units);
+        float sum = block_sum(shares_of<T>(v, top, a.log), shared);
+        write_row<T>((uint4 *)((E *)a.y + row * a.y_stride), v, lane, threads, units, top, sum,
+                     a.log);
+    }
+}
+
+/* WIDTH blocks are at once on a multiprocessor: softmax.c launches as many. */
+#define KEPT(name, type, C, WIDTH)                                                                 \
+    TSI_KERNEL_BOUNDED(softmax_warp_##C##_##name, tsi_cuda_softmax_args, WARPS * 32, WIDTH)        \
     {                                                                                              \
-        softmax_kept<type, C, false>(a);                                                           \
+        softmax_warp<type, C>(a);                                                                  \
     }
 #define KEPT_BY_BLOCKS(name, type, C)                                                              \
-    TSI_KERNEL_BOUNDED(softmax_block_##C##_##name, tsi_cuda_softmax_args, 512, 2)                  \
+    TSI_KERNEL_BOUNDED(softmax_block_##C##_##name, tsi_cuda_softmax_args, 512, 1)                  \
     {                                                                                              \
-        softmax_kept<type, C, true>(a);                                                            \
+        softmax_block<type, C>(a);                                                                 \
     }
-KEPT(f32, as_f32, 1)
-KEPT(f32, as_f32, 2)
-KEPT(f32, as_f32, 4)
-KEPT(bf16, as_bf16, 1)
-KEPT(bf16, as_bf16, 2)
-KEPT(bf16, as_bf16, 4)
+KEPT(f32, as_f32, 1, 4)
+KEPT(f32, as_f32, 2, 4)
+KEPT(f32, as_f32, 4, 4)
+KEPT(f32, as_f32, 8, 2)
+KEPT(bf16, as_bf16, 1, 4)
+KEPT(bf16, as_bf16, 2, 4)
+KEPT(bf16, as_bf16, 4, 3)
+KEPT(bf16, as_bf16, 8, 2)
 KEPT_BY_BLOCKS(f32, as_f32, 4)
 KEPT_BY_BLOCKS(f32, as_f32, 8)
 KEPT_BY_BLOCKS(bf16, as_bf16, 4)
@@ -165,22 +174,23 @@ template <typename T> __device__ void softmax_rows(const tsi_cuda_softmax_args &
             R most = top;
             for (int e = 0; e < step; e++) {
                 R v = T::load(in.element[e]);
-                most = most != most || most > v ? most : v;
+                most = larger(most, v);
             }
-            if (most != top) sum *= power_of(T(), top - most);
+            if (most != top) sum *= power_of<T>(top - most);
             top = most;
+            R from = top == -INFINITY ? R(0) : top; /* so far nothing but these: they add nothing */
             for (int e = 0; e < step; e++)
-                sum += power_of(T(), T::load(in.element[e]) - top);
+                sum += power_of<T>(T::load(in.element[e]) - from);
         }
         R all = block_max(top, shared);
-        sum = block_sum(top == -INFINITY && all != top ? R(0) : sum * power_of(T(), top - all),
-                        shared);
+        sum =
+            block_sum(top == -INFINITY && all != top ? R(0) : sum * power_of<T>(top - all), shared);
         R shift = all + log(sum), by = R(1) / sum;
         for (int64_t c = first; c < a.length; c += next) {
             unit_of<E> in = load_unit<T>(x + c, units);
             for (int e = 0; e < step; e++) {
                 R v = T::load(in.element[e]);
-                in.element[e] = T::store(a.log ? v - shift : power_of(T(), v - all) * by);
+                in.element[e] = T::store(a.log ? v - shift : power_of<T>(v - all) * by);
             }
             store_unit<T>(y + c, in, units);
         }
@@ -211,7 +221,7 @@ template <typename T> __device__ void softmax_rows_backward(const tsi_cuda_softm
             unit_of<E> in = load_unit<T>(y + c, units), grad = load_unit<T>(dy + c, units);
             for (int e = 0; e < step; e++) {
                 R v = T::load(in.element[e]), g = T::load(grad.element[e]);
-                in.element[e] = T::store(a.log ? g - power_of(T(), v) * sum : v * (g - sum));
+                in.element[e] = T::store(a.log ? g - power_of<T>(v) * sum : v * (g - sum));
             }
             store_unit<T>(dx + c, in, units);
         }

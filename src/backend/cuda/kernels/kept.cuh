@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kept.cuh - rows that stay in registers, C units of 16 bytes a thread, and rows on their way to
+ * shared memory while the one before them is computed. */
+#ifndef TSI_BACKEND_CUDA_KERNELS_KEPT_CUH
+#define TSI_BACKEND_CUDA_KERNELS_KEPT_CUH
+
+#include "backend/cuda/kernels/real.cuh"
+
+/* A unit that is less than all: what lies behind the end of a row. */
+template <typename T> __device__ inline uint4 least_unit()
+{
+    uint32_t bits = sizeof(typename T::E) == 2 ? 0xFF80FF80u : 0xFF800000u; /* bf16, f32 */
+    return make_uint4(bits, bits, bits, bits);
+}
+
+/* A thread's part of a row. */
+template <typename T, int C>
+__device__ inline void values_of(const uint4 (&from)[C], float (&v)[C][16 / sizeof(typename T::E)])
+{
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        unit_of<typename T::E> in;
+        in.unit = from[k];
+#pragma unroll
+        for (int e = 0; e < 16 / (int)sizeof(typename T::E); e++)
+            v[k][e] = T::load(in.element[e]);
+    }
+}
+
+template <int C, int N> __device__ inline float largest_of(const float (&v)[C][N])
+{
+    float top = v[0][0];
+#pragma unroll
+    for (int k = 0; k < C; k++)
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            top = larger(top, v[k][e]);
+    return top;
+}
+
+/* ---- rows on their way to shared memory, C units a thread, each for itself alone ------------- */
+
+/* `behind` is what a thread finds behind the end of a row. */
+template <int C> __device__ inline void fetch_prepare(uint4 *fetched, int64_t units, uint4 behind)
+{
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        int64_t u = threadIdx.x + (int64_t)k * blockDim.x;
+        if (u >= units) fetched[u] = behind;
+    }
+}
+
+/* The block's next row. INV: the block has met since it read the one that lies there. */
+template <int C> __device__ inline void fetch_row(uint4 *fetched, const void *row, int64_t units)
+{
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        int64_t u = threadIdx.x + (int64_t)k * blockDim.x;
+        uint32_t to = (uint32_t)__cvta_generic_to_shared(fetched + u);
+        if (u < units)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to),
+                         "l"((const uint4 *)row + u)
+                         : "memory");
+    }
+}
+
+template <typename T, int C>
+__device__ inline void fetched_row(const uint4 *fetched, float (&v)[C][16 / sizeof(typename T::E)])
+{
+    uint4 in[C];
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < C; k++)
+        in[k] = fetched[threadIdx.x + k * blockDim.x];
+    values_of<T, C>(in, v);
+}
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rows.c - what works on rows (softmax, norms, losses, sums) on a GPU against the same calls on the
+ * host, over lengths on both sides of every border between kernels, with more rows than are on
+ * their way at once; rows with infinities, and rows of nothing else.
+ *
+ * A result may differ from the host's by a few roundings of its dtype, as a part of the largest
+ * element: 2^-7 for bf16, 1e-5 for f32, 1e-13 for f64. */
+#include "gpu/gpu.h"
+
+#include <math.h>
+
+#include "device/number.h"
+#include "tessera/op.h"
+#include "tessera/world.h"
+
+/* Units of 16 bytes that a lane, a warp or a block keeps end at powers of two times 32 or 512. */
+static const int64_t lengths[] = { 1,    8,     33,    96,    100,   256,   264,  768,
+                                   1001, 1024,  1032,  2048,  2056,  4096,  4104, 8192,
+                                   8200, 16384, 16392, 32000, 32768, 32776, 40000 };
+enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
+enum { ELEMENTS = 1 << 18, ROWS_MAX = 4500, RESULTS = 14 };
+
+static const char *const names[RESULTS] = { "softmax",
+                                            "log_softmax",
+                                            "rms_norm",
+                                            "layer_norm",
+                                            "rms_norm_backward, dx",
+                                            "rms_norm_backward, dw",
+                                            "layer_norm_backward, dx",
+                                            "cross_entropy",
+                                            "cross_entropy of each",
+                                            "sum of rows",
+                                            "sum of columns",
+                                            "largest of rows",
+                                            "largest of columns",
+                                            "sum of all" };
+
+typedef struct asked {
+    ts_dtype dtype;
+    int64_t length;
+    double *value[RESULTS];
+    int64_t count[RESULTS];
+} asked;
+
+static void keep(asked *a, int which, ts_tensor *x)
+{
+    ts_array view = TS_INIT(ts_array);
+    ts_tensor *wide = ts_cast(x, TS_DTYPE_F64);
+    if (!wide || ts_tensor_view(wide, &view) != TS_OK) return;
+    ts_shape shape = ts_tensor_shape(wide);
+    a->count[which] = ts_shape_count(&shape);
+    a->value[which] = malloc((size_t)a->count[which] * sizeof(double) + 1);
+    memcpy(a->value[which], view.data, (size_t)a->count[which] * sizeof(double));
+}
+
+/* Some numbers are -inf, and all of some rows. */
+static ts_tensor *with_infinities(ts_mesh *m, ts_tensor *x, int64_t rows)
+{
+    ts_shape shape = ts_tensor_shape(x);
+    ts_tensor *some = ts_gt_scalar(ts_randn(m, TS_DTYPE_F32, shape, "R"), 2);
+    ts_tensor *whole = ts_gt_scalar(ts_randn(m, TS_DTYPE_F32, TS_SHAPE(rows, 1), "R"), 2);
+    return ts_masked_fill(ts_masked_fill(x, some, -INFINITY), whole, -INFINITY);
+}
+
+/* Gradients of any means and scales, one a row. */
+static void norms(ts_rank *me, asked *a, ts_mesh *m, ts_tensor *x, ts_tensor *w, int64_t rows)
+{
+    ts_dtype wide = a->dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+    ts_tensor *in[5] = { ts_randn(m, a->dtype, TS_SHAPE(rows, a->length), "R"), x, w,
+                         ts_randn(m, wide, TS_SHAPE(rows, 1), "R"),
+                         ts_randn(m, wide, TS_SHAPE(rows, 1), "R") };
+    ts_tensor *out[3] = { NULL };
+    keep(a, 2, ts_rms_norm(x, w, 1e-5));
+    keep(a, 3, ts_layer_norm(x, w, in[2], 1e-5));
+    if (ts_op_call_json(ts_op_find(me, "rms_norm_backward"), in, 4, NULL, out) != TS_OK) return;
+    keep(a, 4, out[0]);
+    keep(a, 5, out[1]);
+    if (ts_op_call_json(ts_op_find(me, "layer_norm_backward"), in, 5, NULL, out) != TS_OK) return;
+    keep(a, 6, out[0]);
+}
+
+static ts_status compute(ts_rank *me, void *context)
+{
+    asked *a = context;
+    ts_mesh *m = ts_mesh_create(me, "x=*");
+    int64_t rows = ELEMENTS / a->length + 2;
+    if (rows > ROWS_MAX) rows = ROWS_MAX;
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_tensor *x = ts_randn(m, a->dtype, TS_SHAPE(rows, a->length), "R");
+    ts_tensor *w = ts_randn(m, a->dtype, TS_SHAPE(a->length), "R");
+    ts_tensor *cut = with_infinities(m, x, rows);
+    ts_random_options below = TS_INIT(ts_random_options);
+    below.high = a->length;
+    ts_tensor *labels = ts_randint(m, TS_DTYPE_I64, TS_SHAPE(rows), "R", &below);
+    ts_cross_entropy_options each = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    each.reduction = TS_LOSS_NONE;
+    keep(a, 0, ts_softmax(cut, -1));
+    keep(a, 1, ts_log_softmax(cut, -1));
+    norms(me, a, m, x, w, rows);
+    keep(a, 7, ts_cross_entropy(x, labels));
+    keep(a, 8, ts_cross_entropy_with(cut, labels, &each));
+    keep(a, 9, ts_sum(x, (int64_t[]){ 1 }, 1, 0));
+    keep(a, 10, ts_sum(x, (int64_t[]){ 0 }, 1, 0));
+    keep(a, 11, ts_amax(cut, (int64_t[]){ 1 }, 1, 0));
+    keep(a, 12, ts_amax(cut, (int64_t[]){ 0 }, 1, 0));
+    keep(a, 13, ts_sum(x, NULL, 0, 0));
+    (void)ts_scope_close(scope);
+    ts_mesh_release(m);
+    return ts_rank_status(me);
+}
+
+static bool is_special(double x)
+{
+    return isnan(x) || isinf(x);
+}
+
+static void check(test *t, const asked *got, const asked *want, int which)
+{
+    double most = 0, worst = 0;
+    int64_t strange = 0;
+    TEST_SAY(t, got->count[which] == want->count[which] && want->count[which] > 0,
+             "%s of %s, %lld columns: %lld results of %lld", names[which],
+             ts_dtype_name(want->dtype), (long long)want->length, (long long)got->count[which],
+             (long long)want->count[which]);
+    for (int64_t i = 0; i < want->count[which] && i < got->count[which]; i++) {
+        double x = got->value[which][i], y = want->value[which][i];
+        if (is_special(x) || is_special(y)) {
+            strange += !(x == y || (isnan(x) && isnan(y)));
+            continue;
+        }
+        most = fmax(most, fabs(y));
+        worst = fmax(worst, fabs(x - y));
+    }
+    double allowed = want->dtype == TS_DTYPE_BF16  ? 0x1p-7
+                     : want->dtype == TS_DTYPE_F64 ? 1e-13
+                                                   : 1e-5;
+    TEST_SAY(t, strange == 0, "%s of %s, %lld columns: %lld places are no numbers on one side",
+             names[which], ts_dtype_name(want->dtype), (long long)want->length, (long long)strange);
+    TEST_SAY(t, worst <= allowed * most, "%s of %s, %lld columns: off by %g of %g", names[which],
+             ts_dtype_name(want->dtype), (long long)want->length, worst, most);
+}
+
+static void compare(test *t, ts_dtype dtype, int64_t length)
+{
+    static const char *const device[2] = { "cpu", "cuda" };
+    asked on[2] = { { .dtype = dtype, .length = length }, { .dtype = dtype, .length = length } };
+    for (int i = 0; i < 2; i++) {
+        char error[512] = "";
+        ts_status status = ts_launch_with(
+            TS_OPTIONS(ts_world_options, .rank_count = 1, .seed = 11, .device = device[i]), compute,
+            &on[i], error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "%s: %s", device[i], error);
+    }
+    for (int k = 0; k < RESULTS; k++) {
+        check(t, &on[1], &on[0], k);
+        free(on[0].value[k]);
+        free(on[1].value[k]);
+    }
+}
+
+TS_TEST_LONG(rows_of_all_lengths_agree_with_the_host, 300)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64 };
+    (void)setenv("TESSERA_CUDA_MEMORY", "host", 1); /* results are read through pointers */
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++)
+        for (int k = 0; k < LENGTHS; k++)
+            compare(t, dtypes[d], lengths[k]);
+}
