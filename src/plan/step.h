@@ -114,6 +114,12 @@ typedef struct tsi_value { /* of one rank */
     const char *form; /* before the step; NULL: not said */
 } tsi_value;
 
+/* That count as held while it is there: what is offloaded lies elsewhere. */
+static inline int64_t tsi_held_bytes(const tsi_value *value)
+{
+    return value->memory == TSI_STEP_MEMORY_OFFLOADED ? 0 : value->bytes;
+}
+
 typedef enum tsi_touch_how {
     TSI_READS,
     TSI_WRITES, /* changes what is there */

@@ -15,7 +15,7 @@ static void add(int64_t *sum, int64_t bytes)
 static void count(const tsi_value *value, int32_t sign, int64_t *bytes, int64_t *by)
 {
     add(&by[value->memory], sign * value->bytes);
-    if (value->memory != TSI_STEP_MEMORY_OFFLOADED) add(bytes, sign * value->bytes);
+    add(bytes, sign * tsi_held_bytes(value));
 }
 
 static void count_touches(const tsi_step_list *list, const tsi_action *action, tsi_touch_how how,

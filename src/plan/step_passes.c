@@ -4,7 +4,8 @@
  * At every place the ready action with the least key comes next; a pass is a way to give keys.
  * Ready is what has everything before it that it is tied to, so no pass can break a tie. Passes by
  * time put off a wait while something else is ready and what it waits for is under way, as this
- * rank's own times say. */
+ * rank's own times say. The pass that puts waits off without looking at the time looks at memory:
+ * what they hold goes before more is made than may be held. */
 #include <float.h>
 #include <string.h>
 
@@ -31,7 +32,11 @@ typedef struct order {
     double queue_end[TSI_STEP_QUEUES]; /* when the last of each queue ends */
     int32_t *aside;                    /* waits that were put off */
     int32_t aside_count;
+    /* Of the pass that looks at memory: */
+    double held; /* bytes, now */
 } order;
+
+typedef enum pace { AT_ONCE, IN_TIME, IN_ROOM } pace; /* what a pass looks at beside its keys */
 
 /* ---- a heap of what is ready ----------------------------------------------------------------- */
 
@@ -40,12 +45,18 @@ static bool goes_first(const order *o, int32_t a, int32_t b)
     return o->key[a] < o->key[b] || (o->key[a] == o->key[b] && a < b);
 }
 
-static void heap_push(order *o, int32_t action)
+static void heap_rise(order *o, int32_t at)
 {
-    int32_t at = o->heap_count++;
+    int32_t action = o->heap[at];
     for (; at > 0 && goes_first(o, action, o->heap[(at - 1) / 2]); at = (at - 1) / 2)
         o->heap[at] = o->heap[(at - 1) / 2];
     o->heap[at] = action;
+}
+
+static void heap_push(order *o, int32_t action)
+{
+    o->heap[o->heap_count++] = action;
+    heap_rise(o, o->heap_count - 1);
 }
 
 static int32_t heap_pop(order *o)
@@ -158,17 +169,94 @@ static void pass_time(order *o, int32_t action)
         o->queue_end[a->queue] = o->end[action];
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static double held_before(const tsi_step_list *list)
+{
+    double held = 0;
+    for (int32_t v = 0; v < list->value_count; v++)
+        if (list->value[v].life & TSI_LIFE_TAKEN) held += (double)tsi_held_bytes(&list->value[v]);
+    return held;
+}
+
+static double bytes_of(const order *o, int32_t action, tsi_touch_how how)
+{
+    const tsi_action *a = &o->list->action[action];
+    const tsi_touch *touch = tsi_step_touches(o->list, a);
+    double bytes = 0;
+    for (int32_t i = 0; i < a->touch_count; i++)
+        if (touch[i].how == (int32_t)how)
+            bytes += (double)tsi_held_bytes(&o->list->value[touch[i].value]);
+    return bytes;
+}
+
+static bool is_release(const order *o, int32_t action)
+{
+    return o->list->action[action].kind == TSI_ACTION_RELEASE;
+}
+
+/* Does memory go when it is over: is a release tied to nothing else that is to come? One may be
+ * tied several times; those stand together. */
+static bool holds_memory(const order *o, int32_t wait)
+{
+    int32_t times = 0;
+    for (int32_t t = o->after_first[wait]; t < o->after_first[wait + 1]; t++) {
+        bool again = times > 0 && o->after[t] == o->after[t - 1];
+        times = again ? times + 1 : 1;
+        if (is_release(o, o->after[t]) && o->left[o->after[t]] == times) return true;
+    }
+    return false;
+}
+
+/* The ready wait that stood first of those which hold memory: its place in the heap, or -1. */
+static int32_t oldest_wait(const order *o)
+{
+    int32_t found = -1;
+    for (int32_t i = 0; i < o->heap_count; i++)
+        if (is_wait(o, o->heap[i]) && (found < 0 || o->heap[i] < o->heap[found]) &&
+            holds_memory(o, o->heap[i]))
+            found = i;
+    return found;
+}
+
+static const double at_once = -2; /* before releases */
+
+/* The next one by keys, if there is room for what it makes; else a wait that makes room. */
+static int32_t pop_in_room(order *o)
+{
+    double makes = bytes_of(o, o->heap[0], TSI_MAKES), most = (double)o->job->bytes_max;
+    bool full = makes > 0 && most > 0 && o->held + makes > most;
+    int32_t wait = full ? oldest_wait(o) : -1;
+    if (wait >= 0) {
+        o->key[o->heap[wait]] = at_once;
+        heap_rise(o, wait);
+    }
+    int32_t next = heap_pop(o);
+    o->held += bytes_of(o, next, TSI_MAKES) - bytes_of(o, next, TSI_FREES);
+    return next;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static int32_t pop_next(order *o, pace by)
+{
+    if (by == IN_ROOM) return pop_in_room(o);
+    int32_t next = by == IN_TIME ? pop_in_time(o) : heap_pop(o);
+    if (by == IN_TIME) pass_time(o, next);
+    return next;
+}
+
 /* Everything by its keys; *moves: how many do not stand where they stood. */
-static ts_status order_run(order *o, bool in_time, int64_t *moves)
+static ts_status order_run(order *o, pace by, int64_t *moves)
 {
     int32_t done = 0;
+    o->held = by == IN_ROOM ? held_before(o->list) : 0;
     for (int32_t i = 0; i < o->count; i++) {
         o->left[i] = o->ties.first[i + 1] - o->ties.first[i];
         if (o->left[i] == 0) heap_push(o, i);
     }
     while (o->heap_count > 0) {
-        int32_t next = in_time ? pop_in_time(o) : heap_pop(o);
-        if (in_time) pass_time(o, next);
+        int32_t next = pop_next(o, by);
         o->out[done++] = next;
         for (int32_t t = o->after_first[next]; t < o->after_first[next + 1]; t++)
             if (--o->left[o->after[t]] == 0) heap_push(o, o->after[t]);
@@ -181,20 +269,20 @@ static ts_status order_run(order *o, bool in_time, int64_t *moves)
 
 typedef void (*key_fn)(order *o);
 
-static ts_status pass_with(const tsi_pass_job *job, const bool *early, key_fn keys, bool in_time,
+static ts_status pass_with(const tsi_pass_job *job, const bool *early, key_fn keys, pace by,
                            int64_t *moves)
 {
     order o = { 0 };
     ts_status status = order_begin(&o, job, early);
     if (status == TS_OK) keys(&o);
-    if (status == TS_OK) status = order_run(&o, in_time, moves);
+    if (status == TS_OK) status = order_run(&o, by, moves);
     order_release(&o);
     return status;
 }
 
-static ts_status pass_by(const tsi_pass_job *job, key_fn keys, bool in_time, int64_t *moves)
+static ts_status pass_by(const tsi_pass_job *job, key_fn keys, pace by, int64_t *moves)
 {
-    return job->rank < job->step->list_count ? pass_with(job, NULL, keys, in_time, moves) : TS_OK;
+    return job->rank < job->step->list_count ? pass_with(job, NULL, keys, by, moves) : TS_OK;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -220,11 +308,20 @@ static void hoist_keys(order *o)
     pull_forward(o);
 }
 
-/* Waits, and what only they hold up, come as late as they can. */
+/* Waits come before the first that needs them, whatever memory they hold; what goes with them goes
+ * then. All else stays as it stands. */
 static void sink_keys(order *o)
 {
-    for (int32_t i = 0; i < o->count; i++)
-        o->key[i] = o->list->action[i].kind == TSI_ACTION_WAIT;
+    for (int32_t i = o->count - 1; i >= 0; i--) {
+        o->key[i] = is_release(o, i) ? -1 : i;
+        if (!is_wait(o, i)) continue;
+        o->key[i] = o->count;
+        for (int32_t t = o->after_first[i]; t < o->after_first[i + 1]; t++) {
+            int32_t after = o->after[t];
+            double before = is_wait(o, after) ? o->key[after] : o->key[after] - 0.5;
+            if (!is_release(o, after) && before < o->key[i]) o->key[i] = before;
+        }
+    }
 }
 
 /* Operations that are early come where the ones before them are waited for: they are under way
@@ -251,7 +348,7 @@ static void prefetch_keys(order *o)
 static void fill_keys(order *o)
 {
     for (int32_t i = 0; i < o->count; i++)
-        o->key[i] = o->list->action[i].kind == TSI_ACTION_RELEASE ? -1 : i;
+        o->key[i] = is_release(o, i) ? -1 : i;
 }
 
 /* The longest way from here to the end, communication as long as it takes: longest first. So what
@@ -265,17 +362,17 @@ static void schedule_keys(order *o)
         o->key[i] = -(behind + o->job->us[i]);
     }
     for (int32_t i = 0; i < o->count; i++)
-        if (o->list->action[i].kind == TSI_ACTION_RELEASE) o->key[i] = -DBL_MAX;
+        if (is_release(o, i)) o->key[i] = -DBL_MAX;
 }
 
 ts_status tsi_pass_hoist(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, hoist_keys, false, moves);
+    return pass_by(job, hoist_keys, AT_ONCE, moves);
 }
 
 ts_status tsi_pass_sink(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, sink_keys, false, moves);
+    return pass_by(job, sink_keys, IN_ROOM, moves);
 }
 
 static bool is_there_before(const tsi_step_list *list, const bool *changed, int32_t value)
@@ -322,7 +419,7 @@ ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves)
     ts_status status = early && changed ? TS_OK : tsi_fail_memory("an order", 2);
     if (status == TS_OK) {
         find_early(list, changed, early);
-        status = pass_with(job, early, prefetch_keys, false, moves);
+        status = pass_with(job, early, prefetch_keys, AT_ONCE, moves);
     }
     tsi_free(early);
     tsi_free(changed);
@@ -331,10 +428,10 @@ ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves)
 
 ts_status tsi_pass_fill(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, fill_keys, true, moves);
+    return pass_by(job, fill_keys, IN_TIME, moves);
 }
 
 ts_status tsi_pass_schedule(const tsi_pass_job *job, int64_t *moves)
 {
-    return pass_by(job, schedule_keys, true, moves);
+    return pass_by(job, schedule_keys, IN_TIME, moves);
 }

@@ -162,7 +162,7 @@ static ts_status run_pass(state *s, const pass *p)
     if (status == TS_OK && p->bit == TS_PASS_BUCKET)
         status = tsi_pass_bucket(next, s->bucket_bytes, &moves);
     for (int64_t r = 0; status == TS_OK && p->run && r < next->list_count; r++) {
-        tsi_pass_job job = { next, r, s->us + s->first[r] };
+        tsi_pass_job job = { next, r, s->us + s->first[r], s->cap };
         status = p->run(&job, &moves);
     }
     if (status == TS_OK && moves > 0) status = judge(s, next, &times, &refused);

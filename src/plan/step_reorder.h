@@ -33,11 +33,12 @@ ts_status tsi_ties_make_early(const tsi_step_list *list, const bool *early, tsi_
 void tsi_ties_release(tsi_ties *ties);
 
 /* One pass over the list of one rank; *moves counts what was changed. `us` has the time of each
- * action, from the latest simulation. */
+ * action, from the latest simulation. bytes_max: the most that a rank may hold; 0: no cap. */
 typedef struct tsi_pass_job {
     tsi_step *step;
     int64_t rank;
     const double *us;
+    int64_t bytes_max;
 } tsi_pass_job;
 ts_status tsi_pass_hoist(const tsi_pass_job *job, int64_t *moves);
 ts_status tsi_pass_sink(const tsi_pass_job *job, int64_t *moves);

@@ -4,7 +4,11 @@
  * Ties are kept to the nearest ones: to the last that changed a value, to those that looked at it
  * since, to the wait that makes it known that such a one has ended, to the action before on the
  * same queue, and to the operation of communication before. Whatever follows from these by going on
- * is not written down. */
+ * is not written down.
+ *
+ * Operations of a queue end one after another, so a wait for one tells of all before it. The wait
+ * for an operation itself counts where there is one: else a gather that began ahead of a reduction
+ * would keep the wait for that reduction before whoever uses what was gathered. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -29,6 +33,7 @@ typedef struct walk {
     int64_t pair_count, pair_capacity;
     int32_t *ahead; /* [action]: the one before it on its queue, while no wait covers it */
     int32_t *cover; /* [action]: the first wait after which it is known to have ended; or -1 */
+    int32_t *own;   /* [action]: the first wait for it by name; or -1 */
     int32_t last[TSI_STEP_QUEUES];    /* of each queue, or -1 */
     int32_t communicated, waited_all; /* the latest, or -1 */
     const bool *early;                /* [action]: it need not come behind others; NULL: none */
@@ -58,7 +63,8 @@ static ts_status tie_over(walk *w, int32_t before, int32_t after)
     TSI_TRY(tie(w, before, after));
     if (before < 0 || w->list->action[before].queue == 0) return TS_OK;
     bool same = w->list->action[before].queue == w->list->action[after].queue;
-    return same ? TS_OK : tie(w, w->cover[before], after);
+    int32_t wait = w->own[before] >= 0 ? w->own[before] : w->cover[before];
+    return same ? TS_OK : tie(w, wait, after);
 }
 
 static looks fresh(int32_t changed)
@@ -103,7 +109,9 @@ static ts_status wait_for(walk *w, int32_t action, const tsi_action *a)
         named = true;
         for (int32_t q = 0; q < TSI_STEP_QUEUES; q++) {
             TSI_TRY(tie(w, v->last[q], action));
-            if (q != a->queue) cover(w, v->last[q], action);
+            if (q == a->queue) continue;
+            cover(w, v->last[q], action);
+            if (v->last[q] >= 0 && w->own[v->last[q]] < 0) w->own[v->last[q]] = action;
         }
         TSI_TRY(tie(w, v->changed, action));
         TSI_TRY(look(w, t[i].value, action));
@@ -126,7 +134,7 @@ static ts_status walk_list(walk *w)
         const tsi_action *a = &w->list->action[i];
         const tsi_touch *t = tsi_step_touches(w->list, a);
         bool early = w->early && w->early[i];
-        w->cover[i] = -1;
+        w->cover[i] = w->own[i] = -1;
         w->ahead[i] = early ? -1 : w->last[a->queue];
         TSI_TRY(tie(w, w->waited_all, i));
         if (a->queue != 0 && !early) TSI_TRY(tie(w, w->last[a->queue], i));
@@ -184,8 +192,9 @@ ts_status tsi_ties_make_early(const tsi_step_list *list, const bool *early, tsi_
     w.value = tsi_alloc_array(values, sizeof *w.value);
     w.ahead = tsi_alloc_array(actions, sizeof *w.ahead);
     w.cover = tsi_alloc_array(actions, sizeof *w.cover);
-    ts_status status =
-        w.value && w.ahead && w.cover ? TS_OK : tsi_fail_memory("ties", values * sizeof *w.value);
+    w.own = tsi_alloc_array(actions, sizeof *w.own);
+    bool there = w.value && w.ahead && w.cover && w.own;
+    ts_status status = there ? TS_OK : tsi_fail_memory("ties", values * sizeof *w.value);
     memset(w.last, 0xff, sizeof w.last); /* -1 */
     for (size_t v = 0; status == TS_OK && v < values; v++)
         w.value[v] = fresh(-1);
@@ -194,6 +203,7 @@ ts_status tsi_ties_make_early(const tsi_step_list *list, const bool *early, tsi_
     tsi_free(w.value);
     tsi_free(w.ahead);
     tsi_free(w.cover);
+    tsi_free(w.own);
     tsi_free(w.chain);
     tsi_free(w.pair);
     if (status != TS_OK) tsi_ties_release(out);

@@ -492,6 +492,48 @@ TS_TEST(a_cap_is_kept_by_ranks_behind_many_findings)
     tsi_text_release(&text);
 }
 
+/* By the sink alone; microseconds, or -1. *most: bytes that a rank holds then. */
+static double sunk_us(test *t, const char *text, int64_t cap, int64_t *most)
+{
+    ts_program *program = NULL, *better = NULL;
+    ts_program_times times = { .struct_size = sizeof times, .makespan_us = -1 };
+    ts_reorder_options options = { .struct_size = sizeof options,
+                                   .passes = TS_PASS_SINK,
+                                   .memory_bytes_max = cap };
+    TEST_OK(t, ts_program_parse(text, &program));
+    TEST_OK(t, ts_program_reorder(program, &options, NULL, NULL, &better));
+    TEST_OK(t, ts_program_simulate(better, NULL, &times, NULL, NULL));
+    ts_program_destroy(program);
+    ts_program_destroy(better);
+    *most = times.peak_bytes;
+    return times.makespan_us;
+}
+
+/* What was gathered is known to be there when the reduction behind it is over, but who uses it
+ * waits for the gather alone; the wait for the reduction comes before the update, or before its
+ * memory is needed. */
+TS_TEST(waits_come_when_they_are_needed_or_what_they_hold_is)
+{
+    enum { HELD = 1116, ROOM = 1616 };
+    static const char body[] =
+        "holds s 8 parameter\nvalue g 1000 gradient\nvalue w 100 gathered\nvalue r 8 gradient\n"
+        "value x 500 activation\noperator a makes=g us=10\n"
+        "gather w over=all queue=comm bytes=100 reads=s makes=w us=5\n"
+        "reduce r over=all queue=comm bytes=1000 reads=g makes=r us=50\n"
+        "wait reads=r\nrelease frees=g\nwait reads=w\n"
+        "operator b reads=w makes=x us=100\nrelease frees=w,x\nupdate r reads=r us=1\n"
+        "release frees=r\n";
+    tsi_text text = { 0 };
+    int64_t most = 0;
+    tsi_text_printf(&text, "step 1\nranks 2\nqueue comm\ngroup all 0,1\nrank 0\n%srank 1\n%s", body,
+                    body);
+    double us = sunk_us(t, text.data, ROOM, &most);
+    TEST_SAY(t, us == 10 + 5 + 100 + 1 && most == ROOM, "%g us, %lld bytes", us, (long long)most);
+    us = sunk_us(t, text.data, ROOM - 1, &most);
+    TEST_SAY(t, us == 10 + 55 + 100 + 1 && most == HELD, "%g us, %lld bytes", us, (long long)most);
+    tsi_text_release(&text);
+}
+
 static void note_split(const ts_reorder_report *r, void *context)
 {
     tsi_text_printf(context, "%s %d %s\n", r->pass, r->kept, r->why);
