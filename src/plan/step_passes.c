@@ -308,12 +308,24 @@ static void hoist_keys(order *o)
     pull_forward(o);
 }
 
+/* Is it an update that takes no time, as those of a list do of which one has the time of all, and
+ * nothing but memory goes behind it? */
+static bool is_idle(const order *o, int32_t action)
+{
+    const tsi_action *a = &o->list->action[action];
+    bool idle = a->kind == TSI_ACTION_UPDATE && o->job->us[action] == 0;
+    for (int32_t t = o->after_first[action]; idle && t < o->after_first[action + 1]; t++)
+        idle = is_release(o, o->after[t]);
+    return idle;
+}
+
 /* Waits come before the first that needs them, whatever memory they hold; what goes with them goes
- * then. All else stays as it stands. */
+ * then. All else stays as it stands, but for what could as well come last. */
 static void sink_keys(order *o)
 {
     for (int32_t i = o->count - 1; i >= 0; i--) {
         o->key[i] = is_release(o, i) ? -1 : i;
+        if (is_idle(o, i)) o->key[i] = o->count;
         if (!is_wait(o, i)) continue;
         o->key[i] = o->count;
         for (int32_t t = o->after_first[i]; t < o->after_first[i + 1]; t++) {

@@ -133,6 +133,11 @@ static const pass passes[] = {
     { TS_PASS_SCHEDULE, "schedule", "the longest way to the end goes first", tsi_pass_schedule },
 };
 
+/* Once more: those behind it put waits where they are over by the simulation, and what runs is late
+ * at times. */
+static const pass late = { TS_PASS_SINK, "sink", "waits come when their results are needed",
+                           tsi_pass_sink };
+
 static void report(const state *s, const pass *p, int64_t moves, const ts_program_times *before,
                    const char *refused)
 {
@@ -361,7 +366,9 @@ static ts_status reorder(state *s, uint32_t wanted)
     if (wanted & TS_PASS_SPLIT) TSI_TRY(split(s)); /* while waits stand close: see steps.md */
     for (size_t i = 0; i < TSI_COUNT_OF(passes); i++)
         if (wanted & passes[i].bit) TSI_TRY(run_pass(s, &passes[i]));
-    return wanted & TS_PASS_SEARCH ? search(s) : TS_OK;
+    if (wanted & TS_PASS_SEARCH) TSI_TRY(search(s));
+    bool timed = wanted & (TS_PASS_FILL | TS_PASS_SCHEDULE | TS_PASS_SEARCH);
+    return wanted & TS_PASS_SINK && timed ? run_pass(s, &late) : TS_OK;
 }
 
 ts_status ts_program_reorder(const ts_program *program, const ts_reorder_options *options,
