@@ -28,20 +28,25 @@ static bool same_cuts(const ts_layout *src, const ts_layout *dst, int32_t axis)
     return true;
 }
 
-/* Axes whose ranks may have to talk. With terms to reduce, replicas share the work, so all of them.
- */
+/* Axes whose ranks may have to talk. With terms to reduce, replicas share the work, so those that
+ * do not cut are among them; whoever has another part before and after has nothing to say. */
 static uint32_t axes_concerned(const ts_layout *src, const ts_layout *dst)
 {
-    uint32_t all = (1u << src->sharding->ndim) - 1, axes = 0;
+    uint32_t axes = 0, replicas = 0;
+    bool reduces = false;
     for (int32_t k = 0; k < src->sharding->ndim; k++) {
         const ts_placement *a = &src->sharding->place[k], *b = &dst->sharding->place[k];
         bool equal =
             tsi_placement_equal(a, b, src->sharding->mesh->size[k]) && a->order == b->order;
-        if (tsi_placement_partial(a) && !equal) return all;
-        if (equal && (!tsi_placement_cuts(a) || same_cuts(src, dst, k))) continue;
-        axes |= 1u << k;
+        bool cuts = tsi_placement_cuts(a);
+        if (equal && cuts && same_cuts(src, dst, k)) continue;
+        if (equal && !cuts)
+            replicas |= 1u << k;
+        else
+            axes |= 1u << k;
+        reduces = reduces || (tsi_placement_partial(a) && !equal);
     }
-    return axes;
+    return reduces ? axes | replicas : axes;
 }
 
 /* The group of a plan and how world ranks become members of it. */

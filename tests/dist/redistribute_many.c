@@ -2,6 +2,7 @@
 /* redistribute_many.c - lists of tensors in one round, moves in flight, and variables that change
  * their layout in place. */
 #include "redistribute_oracle.h"
+#include "runtime/record.h"
 #include "tessera/event.h"
 
 enum { LIST = 9 };
@@ -168,6 +169,40 @@ TS_TEST_RANKS(moves_complete_in_any_order, 2, 3, 4)
         TEST_CHECK(t, count == (100 + which) * 90 &&
                           ((const float *)view.data)[count - 1] == (float)(count - 1));
     }
+}
+
+/* ---- who meets ------------------------------------------------------------------------------- */
+
+/* Members of the group in which a move goes, in all its rounds; -1: of several. */
+static int64_t members_of_move(test *t, ts_mesh *mesh, const char *from, const char *to)
+{
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    ts_tensor *x = ts_empty(mesh, TS_DTYPE_F32, TS_SHAPE(12, 12), from), *y = NULL;
+    const ts_sharding *sharding = ts_sharding_get(mesh, to);
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    TEST_OK(t, ts_redistribute_many(&x, &sharding, 1, &y));
+    TEST_OK(t, ts_tensor_wait(y));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    const tsi_step_list *list = tsi_step_list_of(step, t->index);
+    int64_t members = 0;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        if (list->action[i].group < 0) continue;
+        int64_t count = step->group[list->action[i].group].count;
+        members = members == 0 || members == count ? count : -1;
+    }
+    tsi_step_destroy(step);
+    return members;
+}
+
+/* Whoever has another part before and after is not needed for a sum; copies help each other. */
+TS_TEST_RANKS(sums_meet_on_the_axes_that_have_terms, 4, 6)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "a=2, b=*");
+    TEST_EQ(t, members_of_move(t, mesh, "S(0), P(sum)", "S(0), S(1)"), t->count / 2);
+    TEST_EQ(t, members_of_move(t, mesh, "P(sum), S(0)", "S(1), S(0)"), 2);
+    TEST_EQ(t, members_of_move(t, mesh, "P(sum), S(0)", "S(0), S(0)"), t->count);
+    TEST_EQ(t, members_of_move(t, mesh, "R, P(sum)", "R, S(1)"), t->count);
 }
 
 /* ---- variables ------------------------------------------------------------------------------- */
