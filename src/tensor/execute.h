@@ -47,6 +47,25 @@ void tsi_execution_release(tsi_execution *execution); /* drops hold[] */
 ts_status tsi_program_begin(tsi_execution *x, const tsi_program *program, bool deferred);
 /* May local copies travel with the exchange, so that an asynchronous move returns at once? */
 bool tsi_program_defers(const tsi_program *program);
+/* Of several moves in common rounds: those that take two because replicas share the work of a sum
+ * go before all others if they are the smaller part, as sums of vectors beside those of matrices.
+ * Only the last round may stay in flight: it has the larger part then. From the plans alone, so
+ * that all members do alike. */
+typedef struct tsi_common_rounds {
+    int64_t shared, others; /* elements */
+} tsi_common_rounds;
+static inline bool tsi_plan_shares(const ts_plan *plan)
+{
+    return plan->pair.src.terms > 1 && plan->pair.dst.replicas > 1;
+}
+static inline void tsi_rounds_count(tsi_common_rounds *rounds, const ts_plan *plan)
+{
+    *(tsi_plan_shares(plan) ? &rounds->shared : &rounds->others) += plan->pair.count;
+}
+static inline bool tsi_rounds_apart(const tsi_common_rounds *rounds)
+{
+    return rounds->shared > 0 && rounds->shared < rounds->others;
+}
 /* The plan of a move that travels with others, held. */
 ts_status tsi_plan_together(ts_rank *rank, const ts_layout *from, const ts_layout *to,
                             ts_dtype dtype, ts_plan **plan);

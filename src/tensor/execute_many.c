@@ -5,12 +5,16 @@
  *   round k of tensor 1        (group g, bf16)         --> one exchange    all in flight together
  *   round k of tensor 2        (group h, f32, sum)     --> one exchange
  *
+ * Small tensors that take two rounds may go before all others (tsi_rounds_apart): nobody waits for
+ * what is large because the small ones have a round more.
+ *
  * Blocks between two ranks match in order, so concatenated lists match too, because every rank has
  * the tensors in the same order (the caller's). What may travel together follows from the plans
  * alone, so all members of a group fuse alike. */
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/intmath.h"
 #include "comm/comm.h"
 #include "tensor/execute.h"
 
@@ -26,6 +30,7 @@ typedef struct bundle { /* blocks of one exchange */
 typedef struct wave { /* one round of all tensors */
     tsi_execution *x;
     int64_t count, round, rounds;
+    int64_t before; /* rounds of shared sums alone */
     bool deferred;
     bundle *bundle; /* room for one per tensor */
     int64_t bundle_count;
@@ -34,8 +39,9 @@ typedef struct wave { /* one round of all tensors */
 
 static tsi_exchange_round *round_of(const wave *w, const tsi_execution *x)
 {
-    bool has = x->program && x->program->member && w->round < x->program->round_count;
-    return has ? &x->program->round[w->round] : NULL;
+    int64_t round = w->round - (tsi_plan_shares(x->plan) ? 0 : w->before);
+    bool has = x->program && x->program->member && round >= 0 && round < x->program->round_count;
+    return has ? &x->program->round[round] : NULL;
 }
 
 static bool with_local(const wave *w, const tsi_execution *x)
@@ -161,6 +167,22 @@ static ts_status run_wave(ts_rank *rank, wave *w, const char *name, ts_work **wo
     return status;
 }
 
+static void count_rounds(wave *w)
+{
+    tsi_common_rounds all = { 0, 0 };
+    for (int64_t i = 0; i < w->count; i++)
+        if (w->x[i].plan->family != TS_PLAN_NONE) tsi_rounds_count(&all, w->x[i].plan);
+    for (int shared = 1; shared >= 0; shared--) {
+        for (int64_t i = 0; i < w->count; i++) {
+            const tsi_program *program = w->x[i].program;
+            if (!program || !program->member || tsi_plan_shares(w->x[i].plan) != (shared == 1))
+                continue;
+            w->rounds = tsi_max_i64(w->rounds, w->before + program->round_count);
+        }
+        if (shared == 1 && tsi_rounds_apart(&all)) w->before = w->rounds;
+    }
+}
+
 static ts_status begin_all(ts_rank *rank, wave *w)
 {
     for (int64_t i = 0; i < w->count; i++) {
@@ -170,8 +192,8 @@ static ts_status begin_all(ts_rank *rank, wave *w)
         if (!x->program) return ts_rank_status(rank);
         if (!x->program->member) continue;
         TSI_TRY(tsi_program_begin(x, x->program, with_local(w, x)));
-        if (x->program->round_count > w->rounds) w->rounds = x->program->round_count;
     }
+    count_rounds(w);
     return TS_OK;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prepared.c - see prepared.h.
  *
- * Every round of all moves is one exchange of one group. Its send parts are in order of peers, as
+ * Every round of all moves is one exchange of one group, as in execute_many.c, since some ranks may
+ * go that way. Its send parts are in order of peers, as
  * an exchange wants them, and each part knows which tensor's block it lies in and where.
  *
  * INV: the lists of parts are this struct's, and who sends them reads them where they lie: they
@@ -13,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/intmath.h"
 #include "comm/comm.h"
 #include "tensor/execute.h"
 
@@ -45,6 +47,7 @@ typedef struct detail { /* the rest of an item */
     _Alignas(TSI_CACHE_LINE) tsi_array model;
     tsi_program *program; /* held */
     ts_shape local;       /* of the target's block */
+    bool shares;          /* tsi_plan_shares */
 } detail;
 
 struct tsi_prepared {
@@ -54,6 +57,8 @@ struct tsi_prepared {
     detail *detail; /* by item */
     stage *stage;
     int64_t stage_count, element; /* bytes of one */
+    int64_t before;               /* stages of shared sums alone */
+    tsi_common_rounds rounds;
     int32_t count, dtype;
     uint32_t tag;
     int32_t abandoned;   /* nobody else has it: the run that is under way ends it */
@@ -79,9 +84,12 @@ static bool is_plain(const tsi_program *program)
            part->local_count == 0;
 }
 
-static const tsi_exchange_round *round_at(const detail *one, int64_t round)
+static const tsi_exchange_round *round_at(const tsi_prepared *p, int32_t i, int64_t at)
 {
-    return round < one->program->round_count ? &one->program->round[round] : NULL;
+    const detail *one = &p->detail[i];
+    int64_t round = at - (one->shares ? 0 : p->before);
+    bool has = round >= 0 && round < one->program->round_count;
+    return has ? &one->program->round[round] : NULL;
 }
 
 /* Do two moves travel together in every round that both have? */
@@ -105,14 +113,17 @@ static ts_status item_make(tsi_prepared *p, ts_tensor *x, const ts_layout *to, b
     TSI_TRY(tsi_plan_together(p->rank, x->layout, to, (ts_dtype)x->dtype, &plan));
     bool direct = plan->family == TS_PLAN_DIRECT || plan->family == TS_PLAN_HIERARCHICAL;
     tsi_program *program = direct ? tsi_program_get(p->rank, plan) : NULL;
+    bool shares = tsi_plan_shares(plan);
+    tsi_rounds_count(&p->rounds, plan);
     ts_plan_release(plan);
     if (!program) return direct ? ts_rank_status(p->rank) : TS_OK;
     *plain = is_plain(program) && (p->count == 0 || are_alike(p->detail[0].program, program));
     *one = (item){ .from = ts_layout_retain(x->layout),
                    .to = ts_layout_retain(to),
                    .mesh = ts_mesh_retain(x->mesh) };
-    p->detail[p->count++] =
-        (detail){ .program = program, .local = ts_layout_local(to, x->mesh->coord) };
+    p->detail[p->count++] = (detail){ .program = program,
+                                      .local = ts_layout_local(to, x->mesh->coord),
+                                      .shares = shares };
     return TS_OK;
 }
 
@@ -120,7 +131,7 @@ static ts_status stage_reserve(tsi_prepared *p, int64_t round, stage *s)
 {
     size_t sends = 1, recvs = 1;
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->detail[i], round);
+        const tsi_exchange_round *from = round_at(p, i, round);
         sends += from ? (size_t)from->send_count : 0;
         recvs += from ? (size_t)from->recv_count : 0;
     }
@@ -137,7 +148,7 @@ static ts_status stage_reserve(tsi_prepared *p, int64_t round, stage *s)
 static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stage *s)
 {
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->detail[i], round);
+        const tsi_exchange_round *from = round_at(p, i, round);
         for (int64_t k = 0; from && k < from->send_count; k++)
             first[from->send[k].peer + 1]++;
     }
@@ -145,7 +156,7 @@ static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stag
         first[peer + 1] += first[peer];
     s->exchange.send_count = first[ts_group_size(p->group)];
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->detail[i], round);
+        const tsi_exchange_round *from = round_at(p, i, round);
         for (int64_t k = 0; from && k < from->send_count; k++) {
             int64_t at = first[from->send[k].peer]++;
             s->send[at] = from->send[k];
@@ -158,7 +169,7 @@ static void add_sends(const tsi_prepared *p, int64_t round, int64_t *first, stag
 static void add_recvs(const tsi_prepared *p, int64_t round, stage *s)
 {
     for (int32_t i = 0; i < p->count; i++) {
-        const tsi_exchange_round *from = round_at(&p->detail[i], round);
+        const tsi_exchange_round *from = round_at(p, i, round);
         for (int64_t k = 0; from && k < from->recv_count; k++) {
             int64_t at = s->exchange.recv_count++;
             s->recv[at] = from->recv[k];
@@ -170,14 +181,15 @@ static void add_recvs(const tsi_prepared *p, int64_t round, stage *s)
 static ts_status stage_make(tsi_prepared *p, int64_t round, stage *s)
 {
     int32_t i = 0;
-    while (!round_at(&p->detail[i], round))
+    while (!round_at(p, i, round))
         i++;
-    const tsi_program *first = p->detail[i].program;
+    const tsi_part *first = &p->detail[i].program->part;
+    bool reduces = round_at(p, i, round)->reduces;
     TSI_TRY(stage_reserve(p, round, s));
     s->exchange = (ts_exchange)TS_INIT(ts_exchange);
     s->exchange.dtype = p->dtype;
-    s->exchange.reduce = first->round[round].reduces ? first->part.reduce : 0;
-    s->exchange.avg_count = s->exchange.reduce ? first->part.avg_count : 0;
+    s->exchange.reduce = reduces ? first->reduce : 0;
+    s->exchange.avg_count = s->exchange.reduce ? first->avg_count : 0;
     s->exchange.send = s->send;
     s->exchange.recv = s->recv;
     size_t peers = (size_t)ts_group_size(p->group) + 1;
@@ -192,9 +204,13 @@ static ts_status stage_make(tsi_prepared *p, int64_t round, stage *s)
 static ts_status stages_make(tsi_prepared *p)
 {
     p->group = p->detail[0].program->group;
-    for (int32_t i = 0; i < p->count; i++)
-        if (p->detail[i].program->round_count > p->stage_count)
-            p->stage_count = p->detail[i].program->round_count;
+    for (int shared = 1; shared >= 0; shared--) {
+        for (int32_t i = 0; i < p->count; i++)
+            if (p->detail[i].shares == (shared == 1))
+                p->stage_count =
+                    tsi_max_i64(p->stage_count, p->before + p->detail[i].program->round_count);
+        if (shared == 1 && tsi_rounds_apart(&p->rounds)) p->before = p->stage_count;
+    }
     p->stage = tsi_arena_calloc(&p->memory, (size_t)p->stage_count, sizeof *p->stage);
     if (!p->stage) return tsi_fail_memory("a prepared exchange", sizeof *p->stage);
     for (int64_t r = 0; r < p->stage_count; r++)

@@ -253,8 +253,8 @@ static int32_t without_scalars(const char *name, ts_shape shape, int32_t otherwi
 
 /* A unit whose parameters are all cut is reduced in one round, which the host begins and does not
  * wait for. What several ranks want whole makes it two, and the host waits for the first: with
- * copies everything (both axes are folded in the first, and copies give each other their parts),
- * else a parameter that cannot be cut. */
+ * copies everything (both axes are folded in the first, and copies give each other their parts);
+ * parameters that cannot be cut, if they are few, in two of their own before that of the others. */
 static void check_rounds(test *t, const char *mesh, bool scalars, int64_t rounds)
 {
     ts_fsdp_options options = { .struct_size = sizeof options,
@@ -276,7 +276,7 @@ static void check_rounds(test *t, const char *mesh, bool scalars, int64_t rounds
 TS_TEST_RANKS(fsdp_rounds_of_a_reduction, 4)
 {
     check_rounds(t, "fsdp=4", false, 1);
-    check_rounds(t, "fsdp=4", true, 2);
+    check_rounds(t, "fsdp=4", true, 3); /* two of scalars, then that of the matrices */
     check_rounds(t, "replicate=2, fsdp=2", false, 2);
 }
 
