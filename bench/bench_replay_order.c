@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "bench.h"
 #include "bench_replay.h"
@@ -110,11 +111,21 @@ static ts_status save_program(const bench_order *asked, const ts_rank *me, const
     return ts_program_write(p, path);
 }
 
+/* What moving takes of computing: ranks of this machine move bytes by threads of their own. */
+static double moving_of(const bench_order *asked, int64_t ranks)
+{
+    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN), shared = cores / ranks > 0 ? cores / ranks : 1;
+    int64_t threads = asked->threads > 0 ? asked->threads : shared;
+    return ranks * threads >= cores ? 1.0 / (double)threads : 0;
+}
+
 /* The program may hold so much more than the recorded step's own memory; places of blocks have
  * gaps, so their arena may have as much again. */
 static ts_status reorder(race *r, trainee *t)
 {
     const bench_order *asked = r->asked;
+    ts_program_costs costs = { .struct_size = sizeof costs,
+                               .moving = moving_of(asked, ts_rank_count(t->me)) };
     bool first = ts_rank_index(t->me) == 0;
     ts_program *program = NULL, *better = NULL;
     ts_program_times times[ORDERS] = { TS_INIT(ts_program_times), TS_INIT(ts_program_times) };
@@ -125,12 +136,14 @@ static ts_status reorder(race *r, trainee *t)
     options.tries = TRIES;
     if (!asked->parts) options.passes = TS_PASS_ALL & ~(uint32_t)TS_PASS_SPLIT;
     ts_status status = ts_step_program(t->step, &program);
-    if (status == TS_OK) status = ts_program_simulate(program, NULL, &times[RECORDED], NULL, NULL);
+    if (status == TS_OK)
+        status = ts_program_simulate(program, &costs, &times[RECORDED], NULL, NULL);
     if (status == TS_OK) status = ts_step_summarise(t->step, &is);
     int64_t more = is.bytes / 100 * (asked->memory - 100);
     options.memory_bytes_max = times[RECORDED].peak_bytes + more;
     if (status == TS_OK) status = ts_program_reorder(program, &options, NULL, NULL, &better);
-    if (status == TS_OK) status = ts_program_simulate(better, NULL, &times[REORDERED], NULL, NULL);
+    if (status == TS_OK)
+        status = ts_program_simulate(better, &costs, &times[REORDERED], NULL, NULL);
     if (status == TS_OK) status = save_program(asked, t->me, program, "before");
     if (status == TS_OK) status = save_program(asked, t->me, better, "after");
     if (status == TS_OK) status = ts_step_reorder(t->step, better, is.bytes + 2 * more, &order);

@@ -47,6 +47,10 @@ typedef struct ts_program_costs {
     const char *topology; /* preset or file, for what has bytes; NULL: "threads" */
     double compute_us;    /* of an operator that does not say how long it takes; 0: 1 */
     int32_t meeting, reserved;
+    /* What operations take of a rank's computing while they are under way, 0 to 1: where those who
+     * compute move the bytes themselves, on cores that are all busy, one over the threads of a
+     * rank. Of ts_program_simulate: orders are weighed without it. */
+    double moving;
 } ts_program_costs;
 
 typedef struct ts_program_times { /* may grow at the end */
@@ -57,6 +61,9 @@ typedef struct ts_program_times { /* may grow at the end */
     double bubble;      /* share of all ranks' time that is no compute */
     int64_t peak_bytes; /* of the rank with most */
     int64_t peak_rank;
+    /* Of the rank with most: operations under way while it computes. Only with costs.moving, of
+     * which the makespan has so much more. */
+    double hidden_us;
 } ts_program_times;
 
 typedef struct ts_program_bar { /* one action of the drawing */

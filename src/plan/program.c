@@ -135,8 +135,11 @@ ts_status tsi_program_cost_of(const ts_program_costs *costs, int64_t ranks, tsi_
     if (costs)
         memcpy(&given, costs,
                costs->struct_size < sizeof given ? costs->struct_size : sizeof given);
+    if (!(given.moving >= 0 && given.moving <= 1))
+        return TSI_FAIL(TS_ERR_ARG, "program: what moving takes of computing is %g, not 0 to 1",
+                        given.moving);
     TSI_TRY(ts_topology_load(given.topology ? given.topology : "threads", &topology));
-    *out = (tsi_program_cost){ .cost.buffered = !given.meeting };
+    *out = (tsi_program_cost){ .cost.buffered = !given.meeting, .moving = given.moving };
     tsi_links_make(&topology, &none, ranks, &out->links);
     out->cost.links = &out->links;
     double each = given.compute_us > 0 ? given.compute_us : 1;
@@ -175,6 +178,51 @@ void tsi_program_times_of(const tsi_step *step, const tsi_step_times *times, ts_
         is.peak_rank = tsi_step_shown(step, r);
     }
     memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
+}
+
+/* How long the rank's main queue computes until then. */
+static double computed_until(const tsi_step_list *list, const double *start, const double *end,
+                             double until)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        bool computes = tsi_action_class_of(list->action[i].kind) == TSI_CLASS_COMPUTE;
+        if (computes && list->action[i].queue == 0 && start[i] < until)
+            sum += (end[i] < until ? end[i] : until) - start[i];
+    }
+    return sum;
+}
+
+/* Operations of other queues while the main one computes, of the rank with most. */
+static double hidden_us(const tsi_step *step, const tsi_step_times *times)
+{
+    double most = 0;
+    for (int64_t r = 0; r < step->rank_count; r++) {
+        const tsi_step_list *list = tsi_step_list_of(step, r);
+        const double *start = times->start_us + times->first[r];
+        const double *end = times->end_us + times->first[r];
+        double sum = 0;
+        for (int32_t i = 0; i < list->action_count; i++) {
+            const tsi_action *a = &list->action[i];
+            bool hides = tsi_action_class_of(a->kind) == TSI_CLASS_COLLECTIVE && a->queue != 0;
+            if (hides)
+                sum += computed_until(list, start, end, end[i]) -
+                       computed_until(list, start, end, start[i]);
+        }
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+static void add_moving(const tsi_step *step, const tsi_step_times *times, double moving,
+                       ts_program_times *out)
+{
+    ts_program_times is = { 0 };
+    size_t size = out->struct_size < sizeof is ? out->struct_size : sizeof is;
+    memcpy(&is, out, size);
+    is.hidden_us = hidden_us(step, times);
+    is.makespan_us += moving * is.hidden_us;
+    memcpy(out, &is, size);
 }
 
 /* The program's own copy of a name of the step that was made of it: that one does not stay. */
@@ -253,6 +301,7 @@ ts_status ts_program_simulate(const ts_program *program, const ts_program_costs 
     if (narrow) step = narrow;
     ts_status status = tsi_step_simulate(step, &cost.cost, &times);
     if (status == TS_OK) tsi_program_times_of(step, &times, out);
+    if (status == TS_OK && cost.moving > 0) add_moving(step, &times, cost.moving, out);
     if (status == TS_OK && visit) status = visit_all(program->step, step, &times, visit, context);
     tsi_step_times_release(&times);
     tsi_step_destroy(narrow);

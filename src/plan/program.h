@@ -16,6 +16,7 @@ ts_status tsi_program_make(tsi_step *step /* takes */, ts_program **out);
 typedef struct tsi_program_cost { /* what a simulation needs, from public options */
     tsi_step_cost cost;
     tsi_links links;
+    double moving;
 } tsi_program_cost;
 /* cost.links points into *out: it is not moved afterwards. */
 ts_status tsi_program_cost_of(const ts_program_costs *costs, int64_t ranks, tsi_program_cost *out);

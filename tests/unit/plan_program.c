@@ -534,6 +534,30 @@ TS_TEST(waits_come_when_they_are_needed_or_what_they_hold_is)
     tsi_text_release(&text);
 }
 
+/* An operation of 50 us of which 30 are hidden takes its share of them from computing. */
+TS_TEST(what_moves_bytes_takes_of_computing)
+{
+    static const char text[] = "step 1\nranks 1\nqueue comm\ngroup all 0\nrank 0\n"
+                               "holds s 8 parameter\nvalue w 8 gathered\n"
+                               "gather w over=all queue=comm bytes=8 reads=s makes=w us=50\n"
+                               "operator a us=30\nwait reads=w\noperator b reads=w us=10\n"
+                               "release frees=w\n";
+    ts_program *program = NULL;
+    ts_program_times times = { .struct_size = sizeof times };
+    ts_program_costs costs = { .struct_size = sizeof costs };
+    TEST_OK(t, ts_program_parse(text, &program));
+    TEST_OK(t, ts_program_simulate(program, &costs, &times, NULL, NULL));
+    TEST_SAY(t, times.makespan_us == 60 && times.hidden_us == 0, "%g us, %g hidden",
+             times.makespan_us, times.hidden_us);
+    costs.moving = 0.5;
+    TEST_OK(t, ts_program_simulate(program, &costs, &times, NULL, NULL));
+    TEST_SAY(t, times.makespan_us == 75 && times.hidden_us == 30 && times.exposed_us == 20,
+             "%g us, %g hidden, %g exposed", times.makespan_us, times.hidden_us, times.exposed_us);
+    costs.moving = 1.5;
+    TEST_EQ(t, ts_program_simulate(program, &costs, &times, NULL, NULL), TS_ERR_ARG);
+    ts_program_destroy(program);
+}
+
 static void note_split(const ts_reorder_report *r, void *context)
 {
     tsi_text_printf(context, "%s %d %s\n", r->pass, r->kept, r->why);
