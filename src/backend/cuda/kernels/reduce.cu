@@ -295,21 +295,26 @@ template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_redu
     }
 }
 
-/* The block that leaves the last partial results of W columns folds all of them: those of a piece
+/* What the threads of a block of columns share; N elements are a unit. */
+template <int N> struct column_room {
+    float sums[TSI_CUDA_REDUCE_LARGE / 32][32][N + 1], folds[TSI_CUDA_REDUCE_LARGE];
+    bool last;
+};
+
+/* The block that leaves the last partial results of a tile folds all of them: those of a piece
  * are where every block sees them before it takes its ticket, and the count of tickets is zero
  * again after the last. */
-template <int OP, int W>
-__device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t column, int part)
+template <int OP, int N>
+__device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t column, int part,
+                            column_room<N> &room)
 {
-    constexpr int PARTS = TSI_CUDA_REDUCE_LARGE / W, U = 4;
-    __shared__ float folds[TSI_CUDA_REDUCE_LARGE];
-    __shared__ bool last;
+    constexpr int W = 32 * N, PARTS = TSI_CUDA_REDUCE_LARGE / W, U = 4;
     uint32_t most = (uint32_t)a.pieces - 1;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicInc(&a.tickets[tile], most) == most;
+    if (threadIdx.x == 0) room.last = atomicInc(&a.tickets[tile], most) == most;
     __syncthreads();
-    if (!last) return;
+    if (!room.last) return;
     __threadfence();
     float sum = start_of<float>(a);
     for (int64_t p = part; column < a.outer.count && p < a.pieces; p += U * PARTS) {
@@ -323,19 +328,20 @@ __device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t
         for (int u = 0; u < U; u++)
             if (p + u * PARTS < a.pieces) sum = join<float>(OP, 0, sum, piece[u]);
     }
-    folds[threadIdx.x] = sum;
+    room.folds[threadIdx.x] = sum;
     __syncthreads();
     if (part > 0 || column >= a.outer.count) return;
     for (int q = 1; q < PARTS; q++)
-        sum = join<float>(OP, 0, sum, folds[q * W + threadIdx.x]);
+        sum = join<float>(OP, 0, sum, room.folds[q * W + threadIdx.x]);
     finish<float>(a, column, sum);
 }
 
 /* The space of results is one dim, a unit of columns each thread. */
-template <typename T, int OP> __device__ void columns_of(const tsi_cuda_reduce_args &a)
+template <typename T, int OP>
+__device__ void columns_of(const tsi_cuda_reduce_args &a,
+                           column_room<16 / sizeof(typename T::E)> &room)
 {
     constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_REDUCE_LARGE / 32, U = 4;
-    __shared__ float sums[LANES][32][N + 1];
     int64_t units = a.outer.count / N, tiles = (units + 31) / 32;
     int64_t tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
     int64_t unit = tile * 32 + threadIdx.x % 32, lane = threadIdx.x / 32;
@@ -360,20 +366,20 @@ template <typename T, int OP> __device__ void columns_of(const tsi_cuda_reduce_a
     }
 #pragma unroll
     for (int e = 0; e < N; e++)
-        sums[lane][threadIdx.x % 32][e] = sum[e];
+        room.sums[lane][threadIdx.x % 32][e] = sum[e];
     __syncthreads();
     int c = threadIdx.x % (32 * N), part = threadIdx.x / (32 * N);
     int64_t column = tile * 32 * N + c;
-    float all = sums[0][c / N][c % N];
+    float all = room.sums[0][c / N][c % N];
     for (int l = 1; l < LANES && part == 0; l++)
-        all = join<float>(OP, 0, all, sums[l][c / N][c % N]);
+        all = join<float>(OP, 0, all, room.sums[l][c / N][c % N]);
     if (part == 0 && column < a.outer.count) {
         if (a.pieces == 1)
             finish<float>(a, column, all);
         else
             ((float *)a.partial)[piece * a.outer.count + column] = all;
     }
-    if (a.pieces > 1) finish_tile<OP, 32 * N>(a, tile, column, part);
+    if (a.pieces > 1) finish_tile<OP, N>(a, tile, column, part, room);
 }
 
 #define FAST(name, type)                                                                           \
@@ -397,9 +403,10 @@ template <typename T, int OP> __device__ void columns_of(const tsi_cuda_reduce_a
     }                                                                                              \
     TSI_KERNEL_BOUNDED(reduce_columns_##name, tsi_cuda_reduce_args, TSI_CUDA_REDUCE_LARGE)         \
     {                                                                                              \
-        if (a.op == TSI_CUDA_SUM) columns_of<type, TSI_CUDA_SUM>(a);                               \
-        if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX>(a);                               \
-        if (a.op == TSI_CUDA_MIN) columns_of<type, TSI_CUDA_MIN>(a);                               \
+        __shared__ column_room<16 / sizeof(type::E)> room;                                         \
+        if (a.op == TSI_CUDA_SUM) columns_of<type, TSI_CUDA_SUM>(a, room);                         \
+        if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX>(a, room);                         \
+        if (a.op == TSI_CUDA_MIN) columns_of<type, TSI_CUDA_MIN>(a, room);                         \
     }
 FAST(f32, as_f32)
 FAST(bf16, as_bf16)
