@@ -61,6 +61,7 @@ struct ts_world {
     tsi_slot_state slot[TSI_SLOT_COUNT]; /* state read with tsi_world_slot */
     _Atomic uint32_t generation;         /* of the topology; part of plan keys */
     _Atomic int32_t interrupted;         /* 1: waits end with TS_ERR_INTERRUPTED until recover */
+    _Atomic int32_t interrupters;        /* who tell ranks of it now: the engine stays for them */
     int64_t local_first; /* ranks of this machine before those of this process; -1: not asked for:
                             all own the same device, else each takes the next of its kind */
     /* Of a world without data: its ranks are meant as threads of one process; its kernels take the

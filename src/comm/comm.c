@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -30,9 +31,17 @@ static void teams_free(tsi_comm_world *comm)
     tsi_map_release(&comm->team);
 }
 
+/* A signal handler may be behind the ranks that it told, in a thread that nobody knows. */
+static void wait_for_interrupters(const ts_world *world)
+{
+    while (atomic_load_explicit(&world->interrupters, memory_order_seq_cst) != 0)
+        sched_yield();
+}
+
 static void comm_world_destroy(void *state)
 {
     tsi_comm_world *comm = state;
+    wait_for_interrupters(comm->world);
     if (comm->engine != NULL) {
         tsi_helpers_release(&comm->helpers);
         comm->engine->close(comm->engine_state); /* before the teams, whose engine_state it made */
@@ -217,11 +226,13 @@ static void forget_errors(tsi_comm_rank *comm)
 
 void tsi_comm_interrupt(ts_world *world)
 {
+    atomic_fetch_add_explicit(&world->interrupters, 1, memory_order_seq_cst);
     atomic_store_explicit(&world->interrupted, 1, memory_order_seq_cst);
     const tsi_comm_world *comm =
         atomic_load_explicit(&world->slot[TSI_SLOT_COMM].state, memory_order_acquire);
     if (comm != NULL && comm->engine->interrupt != NULL)
         comm->engine->interrupt(comm->engine_state);
+    atomic_fetch_sub_explicit(&world->interrupters, 1, memory_order_seq_cst);
 }
 
 bool tsi_comm_faulty(ts_world *world)
