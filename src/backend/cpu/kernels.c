@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix/contract.h"
 #include "backend/cpu/matrix/gemm.h"
 
 #define TSI_KERNELS_DEF "backend/cpu/kernels.def"
@@ -31,6 +32,7 @@ static const tsi_kernels table = {
     .kind = "cpu",
     .dry = dry,
     .keep = keep,
+    .rows_alone = tsi_cpu_rows_alone,
 #include "op/core/kernel_table.inc"
 };
 

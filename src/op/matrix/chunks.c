@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/intmath.h"
 #include "op/core/algorithm.h"
+#include "op/core/kernel.h"
 #include "plan/plan.h"
 #include "tensor/scope.h"
 
@@ -218,10 +219,11 @@ static ts_status take_best(const tsi_op_call *call, tsi_algorithm_choice *choice
     return TS_OK;
 }
 
-/* Does the rank's device run products on parts of blocks that the host can name, and fold? */
-static bool device_can(tsi_mesh_desc *mesh)
+/* Does the rank's device run products on parts of blocks that the host can name, and fold? With the
+ * bits of the whole? */
+static bool device_can(tsi_mesh_desc *mesh, int32_t dtype)
 {
-    return tsi_world_device(mesh->world)->host_readable;
+    return tsi_world_device(mesh->world)->host_readable && tsi_kernel_rows_alone((ts_dtype)dtype);
 }
 
 /* ---- a gather before the product ------------------------------------------------------------- */
@@ -251,7 +253,7 @@ bool tsi_chunks_arrive(const tsi_op_call *call, const ts_layout *const *in, cons
     const tsi_chunks *c = tsi_chunks_of(call);
     bool refused = c->algorithm == TSI_CHUNKS_WHOLE || c->forbid >> TSI_CHUNKS_CHUNKS & 1;
     int32_t axis = refused ? -1 : gathers(from, in[0], dim);
-    return axis >= 0 && device_can(from->sharding->mesh) &&
+    return axis >= 0 && device_can(from->sharding->mesh, call->out[0].dtype) &&
            call->op->chunks->rows(call, *dim) == 1 && keeps_bits(call, in, 1, from, axis, *dim);
 }
 
@@ -269,7 +271,7 @@ ts_status tsi_chunks_fuse(tsi_fusion *f, tsi_algorithm_choice *out)
                    .to = f->wanted[0],
                    .dtype = f->call->in[0].dtype,
                    .axis = axis };
-    w.possible = device_can(f->mesh) && keeps_bits(f->call, f->in, 1, f->in[0], axis, dim);
+    w.possible = device_can(f->mesh, w.dtype) && keeps_bits(f->call, f->in, 1, f->in[0], axis, dim);
     f->axes = 1u << axis;
     TSI_TRY(weigh(&w, out));
     return take_best(f->call, out);
@@ -307,7 +309,8 @@ ts_status tsi_chunks_pick(const tsi_algorithm_request *request, tsi_algorithm_ch
                    .to = to,
                    .dtype = call->out[0].dtype,
                    .axis = axis >= 0 ? axis : 0 };
-    w.possible = axis >= 0 && request->axes == 1u << axis && device_can(request->mesh) && rows &&
+    w.possible = axis >= 0 && request->axes == 1u << axis && rows &&
+                 device_can(request->mesh, w.dtype) &&
                  keeps_bits(call, request->in, rows, to, axis, dim);
     ts_status status = weigh(&w, out);
     ts_layout_release(from);

@@ -12,8 +12,9 @@
  *
  * INV: bytes, layouts and bits are those of the same call run whole (moves before or after one
  * product). Bits: terms are folded in the members' order (INV-6), and rows are cut only where the
- * product of a piece has the bits of the whole: at multiples of 32 rows, and with no less than
- * TSI_CHUNK_LEAST operations in a piece (0018). */
+ * product of a piece has the bits of the whole: in dtypes whose kernels say so
+ * (tsi_kernel_rows_alone), at multiples of 32 rows, and with no less than TSI_CHUNK_LEAST
+ * operations in a piece (0018). */
 #ifndef TSI_OP_CHUNKS_H
 #define TSI_OP_CHUNKS_H
 

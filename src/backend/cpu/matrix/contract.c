@@ -373,6 +373,13 @@ static ts_dtype compute_of(const tsi_contraction *x)
     return tsi_gemm_blas_has(c) ? c : TS_DTYPE_NONE;
 }
 
+bool tsi_cpu_rows_alone(ts_dtype dtype)
+{
+    bool narrow = dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
+    if (is_whole(dtype) || (dtype == TS_DTYPE_BF16 && tsi_bf16_tile_of_machine())) return true;
+    return tsi_gemm_bits_hold(narrow ? TS_DTYPE_F32 : dtype);
+}
+
 static bool is_empty(const tsi_contraction *x)
 {
     for (int32_t l = 0; l < x->letter_count; l++)

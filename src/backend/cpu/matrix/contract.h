@@ -8,5 +8,7 @@
 
 /* Any dtype, any strides; those without fast products go through the plain loops. */
 ts_status tsi_cpu_contract(const tsi_contraction *contraction, bool accumulate);
+/* tsi_kernels.rows_alone. */
+bool tsi_cpu_rows_alone(ts_dtype dtype);
 
 #endif

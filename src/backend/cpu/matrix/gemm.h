@@ -3,9 +3,10 @@
  *
  *   c[m, n] = a[m, k] b[k, n], or c += a b; strides in elements.
  *
- * product.c brings every contraction into this form; blas.c computes f32, f64 and complex numbers
- * through OpenBLAS (or loops of our own where there is none), bf16.c multiplies bf16 with the
- * machine's instructions and adds up in f32. */
+ * contract.c brings every contraction into this form. gemm_f32.c computes f32 in tiles of our own;
+ * gemm_blas.c the other dtypes, and f32 where no tiles are fast, through OpenBLAS (or plain loops
+ * where there is none); gemm_bf16.c multiplies bf16 with the machine's instructions and adds up in
+ * f32. */
 #ifndef TSI_BACKEND_CPU_GEMM_H
 #define TSI_BACKEND_CPU_GEMM_H
 
@@ -37,6 +38,27 @@ bool tsi_gemm_blas_has(ts_dtype dtype);
 enum { TSI_GEMM_PIECE_LEAST = 2100000 };
 bool tsi_gemm_bits_hold(ts_dtype dtype);
 void tsi_gemm_start(void); /* tells OpenBLAS to use the calling thread alone */
+
+/* ---- f32: tiles of our own (tiles_body.h) ---------------------------------------------------- */
+/* Where operands are packed: `rows` of a, and `columns` of b where k is TSI_TILES_DEPTH, more where
+ * it is less. */
+typedef struct tsi_tiles_room {
+    float *band, *b;
+    int64_t rows, columns;
+} tsi_tiles_room;
+enum {
+    TSI_TILES_DEPTH = 256,
+    TSI_TILES_BAND = 48,
+    TSI_TILES_BAND_LEAST = 12,
+    TSI_TILES_COLUMNS_LEAST = 32
+};
+void tsi_tiles_base(const tsi_gemm *gemm, const tsi_tiles_room *room);
+#if defined(__x86_64__)
+void tsi_tiles_avx2(const tsi_gemm *gemm, const tsi_tiles_room *room);
+void tsi_tiles_avx512(const tsi_gemm *gemm, const tsi_tiles_room *room);
+#endif
+void tsi_gemm_f32(const tsi_gemm *gemm); /* on the calling thread; any strides but cn, which is 1 */
+bool tsi_gemm_f32_is_fast(void);         /* as fast as a good BLAS, on this machine */
 
 /* One of m and n is 1, and the other operand's rows or columns lie together: f32, f64, bf16. */
 bool tsi_gemm_is_vector(ts_dtype dtype, const tsi_gemm *gemm);

@@ -4,6 +4,7 @@
  * Each result is a sum over k, and BLAS adds it up in an order that depends on k alone as long as
  * the same loop computes it; a boundary at a multiple of 32 moves no result from a whole tile to an
  * edge. Small products may have a loop of their own: no piece is smaller than TSI_GEMM_PIECE_LEAST.
+ * Tiles of our own hold by their definition, some libraries do not (0041).
  * Versions differ, though, so it is tried, once in a process and dtype: products in every
  * transposition, with odd sides and a k of several blocks, whole and in pieces just large enough.
  */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gemm_blas.c - matrix products of f32, f64, c64 and c128 on one thread: CBLAS, or plain blocked
- * loops; and of i64, always by loops.
+/* gemm_blas.c - matrix products on one thread: very small ones by loops, f32 in tiles of our own
+ * (gemm_f32.c) where they are fast; else CBLAS for f32, f64, c64 and c128, or plain blocked loops;
+ * i64 always by loops.
  *
  * OpenBLAS has one thread count for the whole process, so it is told to use the calling thread
- * alone, once; the pool of the rank splits the work (product.c). */
+ * alone, once; the pool of the rank splits the work (contract.c). */
 #include <limits.h>
 #include <string.h>
 
@@ -137,7 +138,9 @@ bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *g)
     blasint m = (blasint)g->m, n = (blasint)g->n, k = (blasint)g->k;
     side a = side_of(g->m, g->k, g->am, g->ak), b = side_of(g->k, g->n, g->bk, g->bn);
     blasint ldc = (blasint)(g->m == 1 ? g->n : g->cm);
-    if (dtype == TS_DTYPE_F32)
+    if (dtype == TS_DTYPE_F32 && tsi_gemm_f32_is_fast())
+        tsi_gemm_f32(g);
+    else if (dtype == TS_DTYPE_F32)
         cblas_sgemm(CblasRowMajor, a.transpose, b.transpose, m, n, k, 1.0f, g->a, a.lead, g->b,
                     b.lead, beta_c[0], g->c, ldc);
     else if (dtype == TS_DTYPE_F64)
@@ -168,48 +171,6 @@ void tsi_gemm_start(void)
 bool tsi_gemm_blas_has(ts_dtype dtype)
 {
     return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_I64;
-}
-
-static void pack_f32(float *to, const float *from, int64_t count, int64_t depth, int64_t stride,
-                     int64_t k_stride, int64_t width)
-{
-    for (int64_t l = 0; l < depth; l++)
-        for (int64_t i = 0; i < width; i++)
-            to[l * width + i] = i < count ? from[i * stride + l * k_stride] : 0.0f;
-}
-
-static void tile_f32(const float *a, const float *b, int64_t depth, float sum[ROWS][COLUMNS])
-{
-    for (int64_t l = 0; l < depth; l++)
-        for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < COLUMNS; j++)
-                sum[i][j] = TSI_FMAF(a[l * ROWS + i], b[l * COLUMNS + j], sum[i][j]);
-}
-
-static void loops_f32(const tsi_gemm *g)
-{
-    float a[ROWS * DEPTH], b[COLUMNS * DEPTH];
-    for (int64_t l = 0; l < g->k; l += DEPTH) {
-        int64_t depth = g->k - l < DEPTH ? g->k - l : DEPTH;
-        bool add = g->accumulate || l > 0;
-        for (int64_t j = 0; j < g->n; j += COLUMNS) {
-            int64_t columns = g->n - j < COLUMNS ? g->n - j : COLUMNS;
-            pack_f32(b, (const float *)g->b + l * g->bk + j * g->bn, columns, depth, g->bn, g->bk,
-                     COLUMNS);
-            for (int64_t i = 0; i < g->m; i += ROWS) {
-                int64_t rows = g->m - i < ROWS ? g->m - i : ROWS;
-                float sum[ROWS][COLUMNS] = { { 0 } };
-                pack_f32(a, (const float *)g->a + i * g->am + l * g->ak, rows, depth, g->am, g->ak,
-                         ROWS);
-                tile_f32(a, b, depth, sum);
-                for (int64_t r = 0; r < rows; r++)
-                    for (int64_t s = 0; s < columns; s++) {
-                        float *to = (float *)g->c + (i + r) * g->cm + (j + s) * g->cn;
-                        *to = add ? *to + sum[r][s] : sum[r][s];
-                    }
-            }
-        }
-    }
 }
 
 static void pack_f64(double *to, const double *from, int64_t count, int64_t depth, int64_t stride,
@@ -258,7 +219,7 @@ bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *g)
 {
     if (run_small(dtype, g)) return true;
     if (dtype == TS_DTYPE_F32)
-        loops_f32(g);
+        tsi_gemm_f32(g);
     else if (dtype == TS_DTYPE_F64)
         loops_f64(g);
     else if (dtype == TS_DTYPE_I64)

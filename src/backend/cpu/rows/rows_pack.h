@@ -9,21 +9,10 @@
  * Vectors are those of gcc and clang, with operators; what these lack comes from the instruction
  * set: fused products, the larger and the smaller (a NaN gives the second), rounding to bf16. */
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-enum { VF_BYTES = 64, VP_WIDTH = 2 };
-#elif defined(__AVX2__)
-#include <immintrin.h>
-enum { VF_BYTES = 32, VP_WIDTH = 2 };
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-enum { VF_BYTES = 16, VP_WIDTH = 4 };
-#else
-enum { VF_BYTES = 16, VP_WIDTH = 4 };
-#endif
-enum { VF_LANES = VF_BYTES / 4, PACK = VP_WIDTH * VF_LANES };
+#include "backend/cpu/rows/vf.h"
 
-typedef float vf __attribute__((vector_size(VF_BYTES)));
+enum { VP_WIDTH = VF_BYTES == 16 ? 4 : 2, PACK = VP_WIDTH * VF_LANES };
+
 typedef uint32_t vu __attribute__((vector_size(VF_BYTES)));
 typedef uint16_t vh __attribute__((vector_size(VF_BYTES / 2)));
 typedef struct vp {
@@ -31,30 +20,9 @@ typedef struct vp {
 } vp;
 #define EACH for (int j = 0; j < VP_WIDTH; j++)
 
-static TSI_INLINE vf vf_set(float x)
-{
-    vf y = { 0 };
-    for (int i = 0; i < VF_LANES; i++)
-        y[i] = x;
-    return y;
-}
-
 static TSI_INLINE vf vf_pick(vu mask, vf yes, vf no)
 {
     return (vf)(((vu)yes & mask) | ((vu)no & ~mask));
-}
-
-static TSI_INLINE vf vf_fma(vf a, vf b, vf c)
-{
-#if defined(__AVX512F__)
-    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__AVX2__)
-    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__aarch64__)
-    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
-#else
-    return a * b + c;
-#endif
 }
 
 static TSI_INLINE vf vf_max(vf a, vf b)

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tiles_body.h - products of f32 in tiles, compiled once per instruction set: whoever includes it
+ * names the function (TSI_TILES).
+ *
+ *   b     DEPTH numbers of k by as many columns as the room holds, as panels
+ *         [columns / WIDE][depth][WIDE]: they stay in the second cache
+ *   a     a band of rows, as tiles read them: by rows where k lies together, else [depth][TALL]
+ *   c     TALL x WIDE sums in registers; a row of tiles after the other
+ *
+ * INV: a result is the sum of sums over DEPTH numbers of k each, every one from zero and in order:
+ * its bits depend on k alone, not on the sides of the product, on where it stands in it or on the
+ * room. Instruction sets with a fused product give the same ones. */
+#include <string.h>
+
+#include "backend/cpu/matrix/gemm.h"
+#include "backend/cpu/rows/vf.h"
+
+enum {
+    DEPTH = TSI_TILES_DEPTH,
+    VECTORS = 2,
+    WIDE = VECTORS * VF_LANES,
+    TALL = VF_REGISTERS == 32 ? 12 : 6,
+    SHORT = 4, /* rows of the tiles below the last tall one */
+    BLOCK = 8,
+    IN_PLACE = 8192 /* numbers that stay in the first cache */
+};
+_Static_assert(TSI_TILES_BAND % TALL == 0 && TSI_TILES_BAND_LEAST % TALL == 0, "whole tiles");
+_Static_assert(TSI_TILES_COLUMNS_LEAST % WIDE == 0 && WIDE % BLOCK == 0, "whole panels");
+
+/* ---- panels of b ----------------------------------------------------------------------------- */
+
+typedef float block_row __attribute__((vector_size(BLOCK * sizeof(float))));
+
+/* BLOCK columns of as many numbers of k, which lie together: columns become rows of `to`. */
+static void turn_block(const float *from, int64_t step, float *to)
+{
+    block_row x[BLOCK], pairs[BLOCK], fours[BLOCK];
+    for (int j = 0; j < BLOCK; j++)
+        memcpy(&x[j], from + j * step, sizeof x[j]);
+    for (int j = 0; j < BLOCK; j += 2) {
+        pairs[j] = __builtin_shufflevector(x[j], x[j + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        pairs[j + 1] = __builtin_shufflevector(x[j], x[j + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int j = 0; j < BLOCK; j += 4)
+        for (int i = 0; i < 2; i++) {
+            block_row low = pairs[j + i], high = pairs[j + i + 2];
+            fours[j + 2 * i] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+            fours[j + 2 * i + 1] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        block_row first = __builtin_shufflevector(fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        block_row second =
+            __builtin_shufflevector(fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        memcpy(to + i * WIDE, &first, sizeof first);
+        memcpy(to + (i + 4) * WIDE, &second, sizeof second);
+    }
+}
+
+/* Columns `column` .. of b and `depth` numbers of k from l on; zeros where there is no column. */
+static void pack_panel(const tsi_gemm *g, int64_t l, int64_t depth, int64_t column, float *to)
+{
+    const float *from = (const float *)g->b + l * g->bk + column * g->bn;
+    int64_t columns = g->n - column < WIDE ? g->n - column : WIDE, done = 0;
+    if (columns == WIDE && g->bn == 1) {
+        for (; done < depth; done++)
+            memcpy(to + done * WIDE, from + done * g->bk, WIDE * sizeof *to);
+    } else if (columns == WIDE && g->bk == 1) {
+        for (; done + BLOCK <= depth; done += BLOCK)
+            for (int64_t j = 0; j < WIDE; j += BLOCK)
+                turn_block(from + done + j * g->bn, g->bn, to + done * WIDE + j);
+    }
+    for (; done < depth; done++)
+        for (int64_t j = 0; j < WIDE; j++)
+            to[done * WIDE + j] = j < columns ? from[done * g->bk + j * g->bn] : 0.0f;
+}
+
+/* ---- bands of a ------------------------------------------------------------------------------ */
+
+/* Rows DEPTH apart; those that a tile reads beyond the last are zeros. */
+static void pack_rows(const tsi_gemm *g, const float *from, int64_t rows, int64_t depth, float *to)
+{
+    size_t bytes = (size_t)depth * sizeof *to;
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + i * DEPTH, from + i * g->am, bytes);
+    for (int64_t i = rows; i % TALL; i++)
+        memset(to + i * DEPTH, 0, bytes);
+}
+
+/* Panels [depth][TALL], DEPTH * TALL apart; memory is read once, along m. */
+static void pack_columns(const tsi_gemm *g, const float *from, int64_t rows, int64_t depth,
+                         float *to)
+{
+    int64_t whole = g->am == 1 ? rows / TALL * TALL : 0;
+    for (int64_t l = 0; l < depth; l++, from += g->ak, to += TALL) {
+        for (int64_t i = 0; i < whole; i += TALL)
+            memcpy(to + i * DEPTH, from + i, TALL * sizeof *to);
+        for (int64_t i = whole; i < rows; i += TALL)
+            for (int64_t j = 0; j < TALL; j++)
+                to[i * DEPTH + j] = i + j < rows ? from[(i + j) * g->am] : 0.0f;
+    }
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+typedef struct strip { /* some rows of a by the columns of b that the room holds */
+    const float *a, *b, *in_place;
+    float *c;
+    int64_t rows, depth, columns, cm;
+    int64_t unpacked, step; /* columns that are read where they lie, and their numbers of k */
+    bool add;               /* to what c holds */
+} strip;
+
+static TSI_INLINE void put_row(float *to, const vf *sum, int64_t columns, bool add)
+{
+    if (TSI_LIKELY(columns >= WIDE)) {
+        for (int v = 0; v < VECTORS; v++) {
+            vf here, one = sum[v];
+            memcpy(&here, to + v * VF_LANES, sizeof here);
+            if (add) one = here + one;
+            memcpy(to + v * VF_LANES, &one, sizeof one);
+        }
+        return;
+    }
+    float one[WIDE];
+    memcpy(one, sum, sizeof one);
+    for (int64_t j = 0; j < columns; j++)
+        to[j] = add ? to[j] + one[j] : one[j];
+}
+
+/* `tall` rows of s, of which some may be missing, from `column` on. a[i am + l ak]. */
+static TSI_INLINE void tile(const strip *s, int tall, int64_t am, int64_t ak, int64_t column)
+{
+    vf sum[TALL][VECTORS];
+    bool packed = column >= s->unpacked;
+    const float *a = s->a, *b = packed ? s->b + column * s->depth : s->in_place + column;
+    int64_t step = packed ? WIDE : s->step;
+    float *c = s->c + column;
+    for (int i = 0; i < tall; i++) {
+        for (int v = 0; v < VECTORS; v++)
+            sum[i][v] = (vf){ 0 };
+        if (i < s->rows) TSI_PREFETCH(c + i * s->cm);
+        if (i < s->rows) TSI_PREFETCH(c + i * s->cm + WIDE - 1);
+    }
+    for (int64_t l = 0; l < s->depth; l++, b += step) {
+        vf x[VECTORS];
+        for (int v = 0; v < VECTORS; v++)
+            memcpy(&x[v], b + v * VF_LANES, sizeof x[v]);
+        for (int i = 0; i < tall; i++) {
+            vf y = vf_set(a[i * am + l * ak]);
+            for (int v = 0; v < VECTORS; v++)
+                sum[i][v] = vf_fma(x[v], y, sum[i][v]);
+        }
+    }
+    for (int i = 0; i < tall; i++)
+        if (i < s->rows) put_row(c + i * s->cm, sum[i], s->columns - column, s->add);
+}
+
+static TSI_INLINE void sweep(const strip *s, int tall, bool by_rows)
+{
+    for (int64_t column = 0; column < s->columns; column += WIDE)
+        tile(s, tall, by_rows ? DEPTH : 1, by_rows ? 1 : TALL, column);
+}
+
+/* All rows of a packed band. What is left below the last tall tile goes in one more where that
+ * wastes less than a third, else in short ones. */
+static TSI_INLINE void run_band(strip s, bool by_rows)
+{
+    const float *band = s.a;
+    int64_t rows = s.rows, step;
+    for (int64_t i = 0; i < rows; i += step, s.c += step * s.cm) {
+        s.rows = rows - i;
+        s.a = by_rows ? band + i * DEPTH : band + i / TALL * TALL * DEPTH + i % TALL;
+        step = i % TALL == 0 && s.rows > TALL - TALL / 3 ? TALL : SHORT;
+        if (step == TALL)
+            sweep(&s, TALL, by_rows);
+        else
+            sweep(&s, SHORT, by_rows);
+    }
+}
+
+static void run_rows(const strip *s)
+{
+    run_band(*s, true);
+}
+
+static void run_columns(const strip *s)
+{
+    run_band(*s, false);
+}
+
+/* Are columns of b that lie together read less often than packing them is worth? */
+static bool is_read_in_place(const tsi_gemm *g, int64_t depth)
+{
+    return g->bn == 1 && (g->m <= 2 * TALL || g->bk * depth <= IN_PLACE);
+}
+
+/* ---- the product ----------------------------------------------------------------------------- */
+
+void TSI_TILES(const tsi_gemm *g, const tsi_tiles_room *room)
+{
+    bool by_rows = g->ak == 1;
+    for (int64_t l = 0; l < g->k; l += DEPTH) {
+        int64_t depth = g->k - l < DEPTH ? g->k - l : DEPTH;
+        int64_t most = room->columns * DEPTH / depth / WIDE * WIDE; /* columns at a time */
+        for (int64_t column = 0; column < g->n; column += most) {
+            strip s = { .a = room->band, .b = room->b, .depth = depth, .cm = g->cm };
+            s.columns = g->n - column < most ? g->n - column : most;
+            s.add = g->accumulate || l > 0;
+            if (is_read_in_place(g, depth)) {
+                s.in_place = (const float *)g->b + l * g->bk + column;
+                s.unpacked = s.columns / WIDE * WIDE;
+                s.step = g->bk;
+            }
+            for (int64_t j = s.unpacked; j < s.columns; j += WIDE)
+                pack_panel(g, l, depth, column + j, room->b + j * depth);
+            for (int64_t row = 0; row < g->m; row += room->rows) {
+                const float *from = (const float *)g->a + row * g->am + l * g->ak;
+                s.rows = g->m - row < room->rows ? g->m - row : room->rows;
+                s.c = (float *)g->c + row * g->cm + column;
+                if (by_rows) {
+                    pack_rows(g, from, s.rows, depth, room->band);
+                    run_rows(&s);
+                } else {
+                    pack_columns(g, from, s.rows, depth, room->band);
+                    run_columns(&s);
+                }
+            }
+        }
+    }
+}
