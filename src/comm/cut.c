@@ -4,20 +4,14 @@
 
 #include <string.h>
 
-static int64_t count_of(const ts_part *part)
-{
-    int64_t count = 1;
-    for (int32_t d = 0; d < part->ndim; d++)
-        count *= part->extent[d];
-    return count;
-}
+#include "comm/engine.h"
 
 /* Elements that go between this rank and each member. */
 static void find_totals(const tsi_cut *cut, const ts_part *list, int64_t count)
 {
     memset(cut->scratch, 0, 2 * (size_t)cut->members * sizeof *cut->scratch);
     for (int64_t i = 0; i < count; i++)
-        cut->scratch[list[i].peer] += count_of(&list[i]);
+        cut->scratch[list[i].peer] += tsi_part_elements(&list[i]);
 }
 
 /* A block, and those that fold into it. */
@@ -71,11 +65,11 @@ static ts_part row_of(const adding *to, const ts_part *block, int64_t index)
 static void add_range(adding *to, const ts_part *block, int64_t low, int64_t high)
 {
     if (low >= high) return;
-    if (low == 0 && high == count_of(block)) {
+    if (low == 0 && high == tsi_part_elements(block)) {
         add_block(to, block);
         return;
     }
-    int64_t inner = count_of(block) / block->extent[0];
+    int64_t inner = tsi_part_elements(block) / block->extent[0];
     int64_t first = low / inner, last = high / inner;
     if (low % inner > 0) {
         ts_part row = row_of(to, block, first);
@@ -110,7 +104,8 @@ int64_t tsi_cut_list(const tsi_cut *cut, const ts_part *list, int64_t count, ts_
     find_totals(cut, list, count);
     for (int64_t i = 0; i < count; i += to.length) {
         const ts_part *first = &list[i];
-        int64_t elements = count_of(first), all = total[first->peer], before = at[first->peer];
+        int64_t elements = tsi_part_elements(first), all = total[first->peer],
+                before = at[first->peer];
         int64_t low = bound(cut, all, cut->index) - before;
         int64_t high = bound(cut, all, cut->index + 1) - before;
         to.run = first;
@@ -142,7 +137,7 @@ bool tsi_cut_is_possible(const tsi_cut *cut, const ts_part *list, int64_t count)
             int64_t peer = first[k].peer;
             if (total[peer] != total[first->peer] || at[peer] != before) return false;
             if (!same_block(first, &first[k])) return false;
-            at[peer] += count_of(first);
+            at[peer] += tsi_part_elements(first);
         }
     }
     return true;

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/launcher.h"
@@ -114,6 +115,22 @@ typedef struct tsi_work {
     int64_t engine_word[4];
     int64_t bytes_read; /* exchange: counted as received, and read by the caller where they lie */
 } tsi_work;
+
+/* ---- a part of an exchange ------------------------------------------------------------------- */
+static inline int64_t tsi_part_elements(const ts_part *part)
+{
+    int64_t count = 1;
+    for (int32_t d = 0; d < part->ndim; d++)
+        count *= part->extent[d];
+    return count;
+}
+static inline tsi_block tsi_part_block(const ts_part *part, int32_t dtype)
+{
+    tsi_block block = { .data = part->data, .dtype = dtype, .ndim = part->ndim };
+    memcpy(block.extent, part->extent, sizeof block.extent);
+    memcpy(block.stride, part->stride, sizeof block.stride);
+    return block;
+}
 
 /* ---- what each collective means, in closed form, for engines: comm/pieces.c --------------- */
 /* The block of my in (sends) that member `peer` gets; false: nothing. Not for exchange. */

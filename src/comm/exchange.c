@@ -35,25 +35,9 @@ typedef struct stream {
     bool straight;             /* each part is a line without gaps */
 } stream;
 
-static int64_t part_count(const ts_part *part)
-{
-    int64_t count = 1;
-    for (int32_t d = 0; d < part->ndim; d++)
-        count *= part->extent[d];
-    return count;
-}
-
 static bool is_line(const ts_part *part)
 {
     return part->ndim == 1 && part->stride[0] == 1;
-}
-
-static tsi_block part_block(const ts_part *part, int32_t dtype)
-{
-    tsi_block block = { .data = part->data, .dtype = dtype, .ndim = part->ndim };
-    memcpy(block.extent, part->extent, sizeof block.extent);
-    memcpy(block.stride, part->stride, sizeof block.stride);
-    return block;
 }
 
 /* The first part for `peer` or a later one; send parts are in order of peers. */
@@ -78,7 +62,7 @@ static stream stream_open(const tsi_work *from, int64_t to)
     s.end = lower_bound(from, to + 1);
     s.straight = true;
     for (const ts_part *part = s.part; part < s.end; part++) {
-        s.left += part_count(part);
+        s.left += tsi_part_elements(part);
         s.straight = s.straight && is_line(part);
     }
     return s;
@@ -88,8 +72,8 @@ static void stream_skip(stream *s, int64_t count)
 {
     s->left -= count;
     s->offset += count;
-    while (s->part < s->end && s->offset >= part_count(s->part)) {
-        s->offset -= part_count(s->part);
+    while (s->part < s->end && s->offset >= tsi_part_elements(s->part)) {
+        s->offset -= tsi_part_elements(s->part);
         s->part++;
     }
 }
@@ -223,8 +207,8 @@ static bool whole_parts(const target *t, int64_t count)
 {
     for (int64_t i = 0; i < t->chain; i++) {
         const stream *s = &t->source[i].stream;
-        if (s->offset != 0 || part_count(s->part) != count) return false;
-        t->source[i].block = part_block(s->part, t->work->print.dtype);
+        if (s->offset != 0 || tsi_part_elements(s->part) != count) return false;
+        t->source[i].block = tsi_part_block(s->part, t->work->print.dtype);
     }
     return true;
 }
@@ -244,7 +228,7 @@ static bool same_extents(const target *t)
 static bool moves_whole(const target *t, int64_t count, tsi_block *to)
 {
     if (!whole_parts(t, count)) return false;
-    *to = part_block(t->part, t->work->print.dtype);
+    *to = tsi_part_block(t->part, t->work->print.dtype);
     if (same_extents(t)) return true;
     simplify(to);
     for (int64_t i = 0; i < t->chain; i++) {
@@ -266,7 +250,7 @@ static tsi_block next_run(const stream *s, int32_t dtype, int64_t most)
         run.stride[0] = s->part->stride[0];
         return run;
     }
-    tsi_block part = part_block(s->part, dtype);
+    tsi_block part = tsi_part_block(s->part, dtype);
     simplify(&part);
     return run_at(&part, s->offset, most);
 }
@@ -274,8 +258,8 @@ static tsi_block next_run(const stream *s, int32_t dtype, int64_t most)
 static ts_status move_runs(const target *t)
 {
     int32_t dtype = t->work->print.dtype;
-    tsi_block whole = part_block(t->part, dtype);
-    int64_t count = part_count(t->part);
+    tsi_block whole = tsi_part_block(t->part, dtype);
+    int64_t count = tsi_part_elements(t->part);
     simplify(&whole);
     for (int64_t at = 0; at < count;) {
         tsi_block to = run_at(&whole, at, count - at);
@@ -302,7 +286,7 @@ static bool are_lines(const target *t, tsi_block *to)
     if (!is_line(t->part)) return false;
     for (int64_t i = 0; i < t->chain; i++)
         if (!t->source[i].stream.straight) return false;
-    *to = part_block(t->part, t->work->print.dtype);
+    *to = tsi_part_block(t->part, t->work->print.dtype);
     for (int64_t i = 0; i < t->chain; i++)
         t->source[i].block = *to;
     return true;
@@ -342,7 +326,7 @@ static ts_status move_lines(const target *t, tsi_block *to)
 
 static ts_status move_target(target *t, stream *from)
 {
-    int64_t count = part_count(t->part);
+    int64_t count = tsi_part_elements(t->part);
     if (count == 0) return TS_OK;
     for (int64_t i = 0; i < t->chain; i++) {
         stream *s = &from[t->part[i].peer];
@@ -364,7 +348,7 @@ static ts_status counts_agree(tsi_work *const *work, int64_t count, int64_t memb
     for (int64_t p = 0; p < count; p++)
         from[p] = stream_open(work[p], member);
     for (int64_t i = 0; i < to->recv_count; i++)
-        from[to->recv[i].peer].left -= part_count(&to->recv[i]);
+        from[to->recv[i].peer].left -= tsi_part_elements(&to->recv[i]);
     for (int64_t p = 0; p < count; p++) {
         if (from[p].left == 0) continue;
         char text[256];
@@ -419,11 +403,11 @@ static ts_status lend_all(tsi_work *const *work, int64_t count, const tsi_work *
         if (!work[p]->lending || work[p]->lending->own_count != l->own_count)
             return refuse_loan(work[p], to, sentence, size);
     for (int64_t i = 0; i < to->recv_count; i++) {
-        int64_t peer = to->recv[i].peer, elements = part_count(&to->recv[i]);
+        int64_t peer = to->recv[i].peer, elements = tsi_part_elements(&to->recv[i]);
         stream *s = &from[peer];
         stream_skip(s, 0); /* past empty parts */
         if (elements == 0) continue;
-        if (s->offset != 0 || part_count(s->part) != elements)
+        if (s->offset != 0 || tsi_part_elements(s->part) != elements)
             return refuse_loan(work[peer], to, sentence, size);
         l->lent[i] = *s->part;
         stream_skip(s, elements);

@@ -135,10 +135,7 @@ static int64_t exchange_elements(const tsi_work *work)
     int64_t total = 0;
     for (int64_t i = 0; i < work->recv_count; i++) {
         const ts_part *part = &work->recv[i];
-        int64_t count = 1;
-        for (int32_t d = 0; d < part->ndim; d++)
-            count *= part->extent[d];
-        if (part->peer != work->member) total += count;
+        if (part->peer != work->member) total += tsi_part_elements(part);
     }
     return total;
 }

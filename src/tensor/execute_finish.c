@@ -4,10 +4,10 @@
  * A p-norm is the p-th root of a sum of p-th powers, so the source is raised in a copy of its own
  * and the owners of results take roots. Elements go through doubles, in runs of the last dim. */
 #include <math.h>
-#include <string.h>
 
 #include "array/image.h"
 #include "base/alloc.h"
+#include "comm/engine.h"
 #include "tensor/execute.h"
 
 static double power_of(double x, double power)
@@ -117,9 +117,7 @@ ts_status tsi_round_finish(ts_rank *rank, const tsi_program *program,
     for (int64_t i = 0; i < round->recv_count; i++) {
         const ts_part *part = &round->recv[i];
         if (part->combine) continue;
-        tsi_block block = { .data = part->data, .dtype = to->dtype, .ndim = part->ndim };
-        memcpy(block.extent, part->extent, sizeof block.extent);
-        memcpy(block.stride, part->stride, sizeof block.stride);
+        tsi_block block = tsi_part_block(part, to->dtype);
         TSI_TRY(finish_block(rank, &block, program->part.power, false));
     }
     return TS_OK;

@@ -143,10 +143,7 @@ static void count_peer(const tsi_work *work, int64_t peer, int link, traffic *t)
 
 static int64_t part_bytes(const tsi_work *work, const ts_part *part)
 {
-    int64_t bytes = element_bytes(work);
-    for (int32_t dim = 0; dim < part->ndim; dim++)
-        bytes *= part->extent[dim];
-    return bytes;
+    return element_bytes(work) * tsi_part_elements(part);
 }
 
 /* Parts from one peer that follow each other travel as one message. */

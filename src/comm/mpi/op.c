@@ -136,21 +136,13 @@ static void build_all_reduce(const tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi
     }
 }
 
-static tsi_block part_block(const ts_part *part, int32_t dtype)
-{
-    tsi_block block = { .data = part->data, .dtype = dtype, .ndim = part->ndim };
-    memcpy(block.extent, part->extent, sizeof block.extent);
-    memcpy(block.stride, part->stride, sizeof block.stride);
-    return block;
-}
-
 /* The parts come in order of peers, so those of one peer lie together. */
 static void build_exchange_sends(tsi_mpi_op *op, const tsi_work *work)
 {
     for (int64_t i = 0, p = 0; p < op->count; p++) {
         tsi_range range = { &op->block[op->block_count], 0, 0, 0 };
         for (; i < work->send_count && work->send[i].peer == p; i++) {
-            tsi_block block = part_block(&work->send[i], work->print.dtype);
+            tsi_block block = tsi_part_block(&work->send[i], work->print.dtype);
             int64_t bytes = block_bytes(&block, op->size);
             if (bytes == 0) continue;
             keep_block(op, &block);
@@ -167,7 +159,7 @@ static void build_exchange(tsi_mpi_op *op, const tsi_work *work)
     tsi_job *job = NULL;
     for (int64_t i = 0; i < work->recv_count; i++) {
         const ts_part *part = &work->recv[i];
-        tsi_block block = part_block(part, work->print.dtype);
+        tsi_block block = tsi_part_block(part, work->print.dtype);
         int64_t bytes = block_bytes(&block, op->size);
         if (bytes == 0) continue;
         int64_t offset = op->peer[part->peer].expect[0];

@@ -22,14 +22,6 @@ uint64_t tsi_mix(uint64_t a, uint64_t b)
     return h ^ h >> 32;
 }
 
-int64_t tsi_part_elements(const ts_part *part)
-{
-    int64_t count = 1;
-    for (int32_t d = 0; d < part->ndim; d++)
-        count *= part->extent[d];
-    return count;
-}
-
 /* As many rows, no columns. */
 static tsi_block thin(const tsi_block *block)
 {

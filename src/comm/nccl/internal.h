@@ -154,7 +154,6 @@ static inline bool tsi_is_point(const tsi_work *work)
 }
 
 /* ---- agree.c ---- */
-int64_t tsi_part_elements(const ts_part *part);
 uint64_t tsi_mix(uint64_t a, uint64_t b);
 /* The operation as the engine below sees it: the same fingerprint and rows, no data. */
 ts_status tsi_agree_make(tsi_nccl_op *op);
@@ -193,7 +192,6 @@ tsi_nccl_result tsi_native_call(tsi_nccl_op *op);
 /* ---- round.c ---- */
 ts_status tsi_round_enqueue(tsi_nccl_op *op, tsi_nccl_result *result); /* pack, send, receive */
 ts_status tsi_round_unpack(tsi_nccl_op *op);                           /* fold, unpack */
-tsi_block tsi_part_block(const ts_part *part, int32_t dtype);
 
 /* ---- op.c ---- */
 ts_status tsi_op_start(tsi_nccl_rank *rank, tsi_work *work);

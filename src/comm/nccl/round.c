@@ -13,14 +13,6 @@
 
 enum { ALIGN = 256 };
 
-tsi_block tsi_part_block(const ts_part *part, int32_t dtype)
-{
-    tsi_block block = { .data = part->data, .dtype = dtype, .ndim = part->ndim };
-    memcpy(block.extent, part->extent, sizeof block.extent);
-    memcpy(block.stride, part->stride, sizeof block.stride);
-    return block;
-}
-
 static bool is_dense(const ts_part *part, int32_t dtype)
 {
     tsi_block block = tsi_part_block(part, dtype);
