@@ -9,6 +9,7 @@
  * INV: who sees whom is said by global positions: of a causal mask over intervals by how far
  * queries reach, else by the block lists of the host (attend_tiles.c). */
 #include "backend/cuda/attend.h"
+#include "backend/cuda/dtype.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -122,12 +123,6 @@ static bool find_groups(const tsi_kernel_io *io, tsi_cuda_attend_args *a)
     return true;
 }
 
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
-
 static tsi_cuda_drop drop_of(const tsi_attention_attributes *a, const ts_shape *q,
                              const ts_shape *k)
 {
@@ -145,7 +140,7 @@ static bool settle(const tsi_kernel_io *io, call *out)
                                       c->d_out, c->dq, c->dk, c->dv };
     bool real = io->queue && !io->adds;
     for (size_t i = 0; i < TSI_COUNT_OF(list); i++)
-        real = real && (!list[i] || is_real(list[i]->dtype));
+        real = real && (!list[i] || tsi_cuda_is_real(list[i]->dtype));
     out->plain = is_plain(io, &c->reach);
     tsi_cuda_attend_args *a = &out->args;
     *a = (tsi_cuda_attend_args){ .batch = c->q->extent[0],

@@ -8,6 +8,7 @@
  * joins the loop. A factor of another dtype, or one that is no matrix, is copied once. */
 #include <string.h>
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/product.h"
 #include "base/error.h"
@@ -161,12 +162,6 @@ static ts_status run_batches(tsi_stream *stream, const contraction *x, tsi_cuda_
     return status;
 }
 
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
-
 static ts_status settle(tsi_stream *stream, contraction *x)
 {
     tsi_cuda_product p;
@@ -183,8 +178,8 @@ static ts_status contract(const tsi_kernel_io *io, contraction *x, bool accumula
 {
     tsi_stream *stream = io->queue;
     merge_all(x);
-    bool fits = x->fits && stream && is_real(x->block[A].dtype) && is_real(x->block[B].dtype) &&
-                is_real(x->block[C].dtype);
+    bool fits = x->fits && stream && tsi_cuda_is_real(x->block[A].dtype) &&
+                tsi_cuda_is_real(x->block[B].dtype) && tsi_cuda_is_real(x->block[C].dtype);
     if (!fits) return (ts_status)TSI_KERNEL_DECLINED;
     bool alike = x->block[A].dtype == x->block[B].dtype;
     x->dtype = alike && tsi_cuda_product_takes(x->block[A].dtype, x->block[C].dtype)
@@ -307,7 +302,8 @@ ts_status tsi_cuda_addmm(const tsi_kernel_io *io)
     begin(&x, &io->in[1].block, &io->in[2].block, &io->out[0].block);
     x.alpha = number[0].real;
     x.beta = number[1].real;
-    if (!is_real(x.block[C].dtype) || !matrices_of(&x)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!tsi_cuda_is_real(x.block[C].dtype) || !matrices_of(&x))
+        return (ts_status)TSI_KERNEL_DECLINED;
     if (x.beta == 0) return contract(io, &x, false);
     TSI_TRY(lay_under(io, &io->in[0].block, &x));
     return contract(io, &x, true);

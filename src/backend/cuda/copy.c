@@ -11,6 +11,7 @@
  *
  * A list of copies is a launch for each shape that its pieces have. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/dtype.h"
 
 #include <string.h>
 
@@ -390,12 +391,6 @@ static tsi_cuda_kernel power_kernel(double power, bool root)
     return TSI_CUDA_KERNEL_COUNT;
 }
 
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_BF16 ||
-           dtype == TS_DTYPE_F16;
-}
-
 ts_status tsi_cuda_power(const tsi_device *device, const tsi_block *block, double power, bool root,
                          tsi_stream *stream, bool *done)
 {
@@ -403,7 +398,7 @@ ts_status tsi_cuda_power(const tsi_device *device, const tsi_block *block, doubl
     tsi_cuda_kernel kernel = power_kernel(power, root);
     loops l;
     bool side;
-    *done = is_real(block->dtype) && kernel != TSI_CUDA_KERNEL_COUNT;
+    *done = tsi_cuda_is_real(block->dtype) && kernel != TSI_CUDA_KERNEL_COUNT;
     if (!*done || (root && power == 1.0) || !loops_make(&l, block, block)) return TS_OK;
     TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
     tsi_cuda_copy_args args = { .to = operand_of(l.to, l.to_stride, l.ndim),

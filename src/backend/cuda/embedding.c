@@ -2,22 +2,11 @@
 /* embedding.c - rows of a table by index by the widest unit that fits, and the gradient of the
  * table: tokens listed by row, lists sorted, sums in order. */
 #include "backend/cuda/complain.h"
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 
 enum { TOKENS_MAX = 1 << 20, SUM_THREADS = 128 }; /* a bit for each token in shared memory */
-
-static bool is_whole(int32_t dtype)
-{
-    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32 || dtype == TS_DTYPE_I16 ||
-           dtype == TS_DTYPE_I8 || dtype == TS_DTYPE_U8;
-}
-
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
 
 /* Indices, and the operand whose rows they name. */
 static bool settle(const tsi_kernel_io *io, const tsi_operand *rows, tsi_cuda_embedding_args *a)
@@ -26,7 +15,7 @@ static bool settle(const tsi_kernel_io *io, const tsi_operand *rows, tsi_cuda_em
     int64_t one;
     a->ids = ids->data;
     a->id_dtype = ids->dtype;
-    return io->queue && is_whole(ids->dtype) &&
+    return io->queue && tsi_cuda_is_whole(ids->dtype) &&
            tsi_cuda_rows_of(ids, 0, &a->tokens, &one, &a->id_stride) &&
            tsi_cuda_places_make(&a->place, rows->region, 0);
 }
@@ -104,7 +93,7 @@ ts_status tsi_cuda_embedding_backward(const tsi_kernel_io *io)
     const tsi_block *dy = &io->in[0].block, *out = &io->out[0].block;
     tsi_cuda_embedding_args a = { .table = dy->data, .out = out->data, .dtype = out->dtype };
     int64_t tokens, length;
-    if (!settle(io, &io->out[0], &a) || !is_real(out->dtype) || dy->dtype != out->dtype ||
+    if (!settle(io, &io->out[0], &a) || !tsi_cuda_is_real(out->dtype) || dy->dtype != out->dtype ||
         !tsi_cuda_rows_of(dy, 1, &tokens, &length, &a.table_row) ||
         !tsi_cuda_rows_of(out, 1, &a.rows, &a.columns, &a.out_row) || a.tokens > TOKENS_MAX ||
         a.rows > INT32_MAX)

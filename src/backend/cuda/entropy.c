@@ -2,6 +2,7 @@
 /* entropy.c - cross_entropy and its gradient over rows of logits. Labels out of range are told by
  * the next wait. */
 #include "backend/cuda/complain.h"
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
@@ -9,31 +10,11 @@
 /* NONE: no reduction. AT_ONCE: threads on a multiprocessor that fetch ahead. */
 enum { NONE = 2, THREADS = 256, AT_ONCE = 1024 };
 
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
-
-static bool is_whole(int32_t dtype)
-{
-    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32 || dtype == TS_DTYPE_I16 ||
-           dtype == TS_DTYPE_I8 || dtype == TS_DTYPE_U8;
-}
-
 /* One number a row. */
 static bool column_of(const tsi_block *block, int64_t rows, int64_t *stride)
 {
     int64_t count, one;
     return tsi_cuda_rows_of(block, 0, &count, &one, stride) && count == rows;
-}
-
-static tsi_cuda_kernel by_dtype(int32_t dtype, const tsi_cuda_kernel *f32_f64_bf16_f16)
-{
-    return f32_f64_bf16_f16[dtype == TS_DTYPE_F32    ? 0
-                            : dtype == TS_DTYPE_F64  ? 1
-                            : dtype == TS_DTYPE_BF16 ? 2
-                                                     : 3];
 }
 
 static bool settle(const tsi_kernel_io *io, tsi_cuda_entropy_args *a)
@@ -43,8 +24,8 @@ static bool settle(const tsi_kernel_io *io, tsi_cuda_entropy_args *a)
     a->labels = labels->data;
     a->dtype = x->dtype;
     a->label_dtype = labels->dtype;
-    return io->queue && is_real(x->dtype) && is_whole(labels->dtype) && tsi_block_count(x) > 0 &&
-           tsi_cuda_rows_of(x, 1, &a->rows, &a->length, &a->x_stride) &&
+    return io->queue && tsi_cuda_is_real(x->dtype) && tsi_cuda_is_whole(labels->dtype) &&
+           tsi_block_count(x) > 0 && tsi_cuda_rows_of(x, 1, &a->rows, &a->length, &a->x_stride) &&
            column_of(labels, a->rows, &a->label_stride);
 }
 
@@ -62,7 +43,8 @@ static ts_status launch_rows(tsi_stream *stream, tsi_cuda_entropy_args *a)
     bool narrow = a->dtype == TS_DTYPE_BF16, dense = (a->length | a->x_stride) % n == 0;
     bool ahead = (narrow || a->dtype == TS_DTYPE_F32) && dense && (uintptr_t)a->x % 16 == 0;
     if (!ahead)
-        return tsi_cuda_launch(stream, by_dtype(a->dtype, any), blocks_of(a), THREADS, 0, a);
+        return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, any), blocks_of(a), THREADS, 0,
+                               a);
     int64_t threads = units < THREADS ? (units + 31) / 32 * 32 : THREADS;
     int64_t most = stream->cuda->units * (AT_ONCE / threads);
     return tsi_cuda_launch(stream,
@@ -106,11 +88,13 @@ ts_status tsi_cuda_cross_entropy_backward(const tsi_kernel_io *io)
     int64_t count, length;
     a.lse_dtype = lse->dtype;
     a.g_dtype = g->dtype;
-    if (!settle(io, &a) || dx->dtype != a.dtype || !is_real(lse->dtype) || !is_real(g->dtype) ||
-        !column_of(lse, a.rows, &a.lse_stride) || !column_of(g, a.rows, &a.g_stride) ||
+    if (!settle(io, &a) || dx->dtype != a.dtype || !tsi_cuda_is_real(lse->dtype) ||
+        !tsi_cuda_is_real(g->dtype) || !column_of(lse, a.rows, &a.lse_stride) ||
+        !column_of(g, a.rows, &a.g_stride) ||
         !tsi_cuda_rows_of(dx, 1, &count, &length, &a.out_stride) ||
         !tsi_cuda_places_make(&a.place, io->in[0].region, io->in[0].block.ndim - 1))
         return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    return tsi_cuda_launch(io->queue, by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0, &a);
+    return tsi_cuda_launch(io->queue, tsi_cuda_by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0,
+                           &a);
 }

@@ -4,22 +4,11 @@
 #include <string.h>
 
 #include "backend/cuda/complain.h"
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 
 enum { TILE = 64, THREADS = 256, LIST_THREADS = 1024 };
-
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
-
-static bool is_whole(int32_t dtype)
-{
-    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32 || dtype == TS_DTYPE_I16 ||
-           dtype == TS_DTYPE_I8 || dtype == TS_DTYPE_U8;
-}
 
 /* All but the rows of x and y, which may have to be copied; their rows and columns are known. */
 static bool settle(const tsi_kernel_io *io, const tsi_block *x, const tsi_block *y,
@@ -35,9 +24,10 @@ static bool settle(const tsi_kernel_io *io, const tsi_block *x, const tsi_block 
     a->outer = y->extent[y->ndim - 1];
     a->dtype = x->dtype;
     a->group_dtype = group->dtype;
-    return io->queue && is_real(x->dtype) && y->dtype == x->dtype && w->block.dtype == x->dtype &&
-           is_whole(group->dtype) && tsi_cuda_rows_of(group, 0, &a->rows, &one, &a->group_stride) &&
-           a->rows < INT32_MAX && tsi_cuda_places_make(&a->place, w->region, 0);
+    return io->queue && tsi_cuda_is_real(x->dtype) && y->dtype == x->dtype &&
+           w->block.dtype == x->dtype && tsi_cuda_is_whole(group->dtype) &&
+           tsi_cuda_rows_of(group, 0, &a->rows, &one, &a->group_stride) && a->rows < INT32_MAX &&
+           tsi_cuda_places_make(&a->place, w->region, 0);
 }
 
 /* Rows of x and y, and behind their copies the room of the lists. */

@@ -8,22 +8,12 @@
 #include <string.h>
 
 #include "backend/cuda/complain.h"
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/view/attributes.h"
 
 #define WALK_MAX ((int64_t)1 << 33) /* elements of the index that a call looks at */
-
-static bool is_whole(int32_t dtype)
-{
-    return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32 || dtype == TS_DTYPE_I16 ||
-           dtype == TS_DTYPE_I8 || dtype == TS_DTYPE_U8;
-}
-
-static bool is_complex(int32_t dtype)
-{
-    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-}
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
@@ -66,7 +56,7 @@ static ts_status gather(const tsi_kernel_io *io, int32_t dim, bool line)
     tsi_cuda_index_args a = { .index_dtype = index->block.dtype };
     int64_t bound = far->block.ndim ? far->global->shape.extent[dim] : 1;
     a.size = (int32_t)ts_dtype_size((ts_dtype)near->block.dtype);
-    if (!io->queue || !is_whole(a.index_dtype) || !are_alike(far, near, dim) ||
+    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype) || !are_alike(far, near, dim) ||
         (!line && !are_alike(index, near, -1)) || !tsi_cuda_places_make(&a.place, far->region, dim))
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(&near->block) == 0) return TS_OK;
@@ -93,7 +83,8 @@ ts_status tsi_cuda_pick(const tsi_kernel_io *io)
     tsi_cuda_index_args a = { .index_dtype = labels->block.dtype };
     a.size = (int32_t)ts_dtype_size((ts_dtype)out->block.dtype);
     a.asker.bound = x->global->shape.extent[last]; /* nobody complains */
-    if (!io->queue || !is_whole(a.index_dtype) || !tsi_cuda_places_make(&a.place, x->region, last))
+    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype) ||
+        !tsi_cuda_places_make(&a.place, x->region, last))
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(&out->block) == 0) return TS_OK;
     a.index = operand_of(&labels->block, -1);
@@ -129,8 +120,8 @@ static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool 
     const tsi_operand *from = &io->in[source], *index = &io->in[1], *out = &io->out[0];
     tsi_cuda_index_add_args a = { .dim = dim, .keep = keep, .dtype = out->block.dtype };
     a.index_dtype = index->block.dtype;
-    if (!io->queue || !is_whole(a.index_dtype) || is_complex(a.dtype) || out->block.ndim == 0 ||
-        from->block.dtype != a.dtype || !are_alike(from, out, dim) ||
+    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype) || tsi_cuda_is_complex(a.dtype) ||
+        out->block.ndim == 0 || from->block.dtype != a.dtype || !are_alike(from, out, dim) ||
         (!line && !are_alike(index, from, -1)) || !tsi_cuda_places_make(&a.place, out->region, dim))
         return (ts_status)TSI_KERNEL_DECLINED;
     a.length = line ? index->block.extent[0] : index->block.extent[dim];
@@ -148,7 +139,7 @@ static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool 
     TSI_TRY(check(io, out->global->shape.extent[dim], &a.asker));
     if (keep && !io->in_place)
         TSI_TRY(io->device->copy(io->device, &out->block, &io->in[0].block, io->queue));
-    bool whole = is_whole(a.dtype) || a.dtype == TS_DTYPE_BOOL;
+    bool whole = tsi_cuda_is_whole(a.dtype) || a.dtype == TS_DTYPE_BOOL;
     return tsi_cuda_launch_items(io->queue, whole ? TSI_CUDA_index_add_i64 : TSI_CUDA_index_add_f64,
                                  a.space.count, &a);
 }

@@ -3,18 +3,13 @@
  * of reduce.c, so that its order is theirs. */
 #include <string.h>
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/reduce.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
 enum { MEAN, SUM, NONE, BATCH_MEAN };
-
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
 
 static double divisor_of(const ts_shape *shape, int32_t reduction)
 {
@@ -58,7 +53,7 @@ static ts_status loss(const tsi_kernel_io *io, tsi_cuda_loss kind)
     const tsi_block *x = &io->in[0].block, *target = &io->in[1].block, *out = &io->out[0].block;
     tsi_stream *stream = io->queue;
     int64_t count = tsi_block_count(x), step = 1;
-    if (!stream || !is_real(x->dtype) || !is_real(target->dtype) || count == 0)
+    if (!stream || !tsi_cuda_is_real(x->dtype) || !tsi_cuda_is_real(target->dtype) || count == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(stream->cuda));
     if (a->reduction == NONE) return write_terms(io, kind, out);

@@ -3,6 +3,7 @@
  * are short and on 16 bytes, else a block a row. */
 #include "op/nn/norm.h"
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
@@ -10,12 +11,6 @@
 /* Blocks by numbers alone: the order of sums does not follow the GPU. */
 enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, SHARED_MAX = 200 << 10 };
 enum { KEPT_MAX = 8, THREADS_MAX = 512 }; /* units a thread, threads a block that keeps a row */
-
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -28,7 +23,7 @@ static bool parameter_of(const tsi_kernel_io *io, int32_t input, int64_t length,
     const tsi_block *p = &io->in[input].block;
     *out = p->data;
     if (*dtype == 0) *dtype = p->dtype;
-    return is_real(p->dtype) && *dtype == p->dtype && tsi_block_is_dense(p) &&
+    return tsi_cuda_is_real(p->dtype) && *dtype == p->dtype && tsi_block_is_dense(p) &&
            tsi_block_count(p) == length;
 }
 
@@ -76,14 +71,6 @@ static int32_t threads_for(const tsi_cuda_norm_args *a)
     int64_t units = a->length * (int64_t)ts_dtype_size((ts_dtype)a->dtype) / 16;
     int64_t threads = (units + 31) / 32 * 32;
     return (int32_t)(threads < 32 ? 32 : threads > THREADS_MAX ? THREADS_MAX : threads);
-}
-
-static tsi_cuda_kernel by_dtype(int32_t dtype, const tsi_cuda_kernel *f32_f64_bf16_f16)
-{
-    return f32_f64_bf16_f16[dtype == TS_DTYPE_F32    ? 0
-                            : dtype == TS_DTYPE_F64  ? 1
-                            : dtype == TS_DTYPE_BF16 ? 2
-                                                     : 3];
 }
 
 static int64_t at_most(int64_t value, int64_t most)
@@ -143,8 +130,8 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
     if (units == 0 && row_units(a) > 0 && row_units(a) <= KEPT_MAX * THREADS_MAX)
         return launch_kept(stream, a);
     if (units == 0)
-        return tsi_cuda_launch(stream, by_dtype(a->dtype, block), at_most(a->rows, INT32_MAX),
-                               threads_for(a), 0, a);
+        return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block),
+                               at_most(a->rows, INT32_MAX), threads_for(a), 0, a);
     int64_t blocks = at_most((a->rows + WARPS - 1) / WARPS, FORWARD_BLOCKS);
     return tsi_cuda_launch(stream, forward_warp(a, units), blocks, WARPS * 32, 0, a);
 }
@@ -168,8 +155,8 @@ static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
     bool wide = a->dtype == TS_DTYPE_F64, by_warps = units > 0 && units <= 8;
     int64_t kept = a->length * (a->layer ? 2 : 1), size = wide ? 8 : 4;
     TSI_TRY(by_warps ? tsi_cuda_launch(stream, backward_warp(a, units), a->blocks, WARPS * 32, 0, a)
-                     : tsi_cuda_launch(stream, by_dtype(a->dtype, block), a->blocks, threads_for(a),
-                                       (int32_t)(kept * size), a));
+                     : tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block), a->blocks,
+                                       threads_for(a), (int32_t)(kept * size), a));
     return tsi_cuda_launch(stream, wide ? TSI_CUDA_norm_sums_f64 : TSI_CUDA_norm_sums_f32,
                            (kept + 31) / 32, 256, 0, a);
 }
@@ -186,8 +173,8 @@ static ts_status forward(const tsi_kernel_io *io, bool layer)
     int64_t rows, length;
     void *memory = NULL;
     a.dtype = x.dtype;
-    if (!io->queue || !is_real(x.dtype) || y->dtype != x.dtype || tsi_block_count(&x) == 0 ||
-        !tsi_cuda_rows_of(y, inner, &a.rows, &a.length, &a.y_stride) ||
+    if (!io->queue || !tsi_cuda_is_real(x.dtype) || y->dtype != x.dtype ||
+        tsi_block_count(&x) == 0 || !tsi_cuda_rows_of(y, inner, &a.rows, &a.length, &a.y_stride) ||
         !parameter_of(io, 1, a.length, &a.weight, &a.weight_dtype) ||
         !parameter_of(io, 2, a.length, &a.bias, &a.weight_dtype))
         return (ts_status)TSI_KERNEL_DECLINED;
@@ -218,7 +205,7 @@ static bool settle_backward(const tsi_kernel_io *io, tsi_cuda_norm_args *a)
     a->db = db->data;
     a->scale = io->in[SCALE].block.data;
     a->mean = a->layer ? io->in[MEAN].block.data : NULL;
-    if (!io->queue || !is_real(x->dtype) || io->in[DY].block.dtype != x->dtype ||
+    if (!io->queue || !tsi_cuda_is_real(x->dtype) || io->in[DY].block.dtype != x->dtype ||
         dx->dtype != x->dtype || tsi_block_count(x) == 0 ||
         !tsi_cuda_rows_of(dx, io->in[WEIGHT].block.ndim, &a->rows, &a->length, &a->y_stride) ||
         !parameter_of(io, WEIGHT, a->length, &a->weight, &a->weight_dtype) ||

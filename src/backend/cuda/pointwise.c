@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 
 enum {
@@ -23,33 +24,23 @@ enum {
 
 typedef enum compute { IN_F32, IN_F64, IN_I64, NOWHERE } compute;
 
-static bool is_narrow(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
-}
-
-static bool is_complex(int32_t dtype)
-{
-    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-}
-
 /* ---- what it is computed in ------------------------------------------------------------------ */
 
 static compute compute_of(const tsi_kernel_io *io)
 {
     const tsi_pointwise_family *family = io->op->family;
     bool real = family->result == TSI_RESULT_REAL, wide = false, narrow = false;
-    if (is_complex(io->out[0].block.dtype)) return NOWHERE;
+    if (tsi_cuda_is_complex(io->out[0].block.dtype)) return NOWHERE;
     for (int32_t k = 0; k < io->input_count; k++) {
         int32_t dtype = io->in[k].block.dtype;
-        if (is_complex(dtype) || dtype == TS_DTYPE_NONE) return NOWHERE;
-        real = real || is_narrow(dtype) || dtype == TS_DTYPE_F64;
-        wide = wide || (!is_narrow(dtype) && dtype != TS_DTYPE_BOOL);
-        narrow = narrow || is_narrow(dtype);
+        if (tsi_cuda_is_complex(dtype) || dtype == TS_DTYPE_NONE) return NOWHERE;
+        real = real || tsi_cuda_is_narrow(dtype) || dtype == TS_DTYPE_F64;
+        wide = wide || (!tsi_cuda_is_narrow(dtype) && dtype != TS_DTYPE_BOOL);
+        narrow = narrow || tsi_cuda_is_narrow(dtype);
     }
     ts_dtype with = family->with ? family->with(io->attributes) : TS_DTYPE_BOOL;
-    if (is_complex(with)) return NOWHERE;
-    real = real || is_narrow(with) || with == TS_DTYPE_F64;
+    if (tsi_cuda_is_complex(with)) return NOWHERE;
+    real = real || tsi_cuda_is_narrow(with) || with == TS_DTYPE_F64;
     if (!real) return family->fns.integer ? IN_I64 : NOWHERE;
     if (!family->fns.real) return NOWHERE;
     return wide || !narrow || io->out[0].block.dtype == TS_DTYPE_BOOL ? IN_F64 : IN_F32;

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/reduce.h"
 #include "base/error.h"
@@ -66,16 +67,6 @@ static void result_strides(const tsi_block *in, const tsi_block *out, uint32_t m
 }
 
 /* ---- which kernel ---------------------------------------------------------------------------- */
-
-static bool is_narrow(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
-}
-
-static bool is_complex(int32_t dtype)
-{
-    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-}
 
 static bool is_fast(const tsi_cuda_reduce_args *a)
 {
@@ -192,8 +183,8 @@ static ts_status run_groups(tsi_stream *stream, tsi_cuda_reduce_args *a, compute
 static compute compute_of(const tsi_kernel_io *io, int32_t op, bool has_whole)
 {
     int32_t dtype = io->in[0].block.dtype;
-    if (is_narrow(dtype) && io->out[0].block.dtype != TS_DTYPE_I64) return IN_F32;
-    bool whole = has_whole && dtype != TS_DTYPE_F64 && !is_narrow(dtype);
+    if (tsi_cuda_is_narrow(dtype) && io->out[0].block.dtype != TS_DTYPE_I64) return IN_F32;
+    bool whole = has_whole && dtype != TS_DTYPE_F64 && !tsi_cuda_is_narrow(dtype);
     return whole && op <= TSI_CUDA_PROD ? IN_I64 : IN_F64;
 }
 
@@ -251,7 +242,7 @@ static ts_status run(tsi_stream *stream, tsi_cuda_reduce_args *args, compute how
 static ts_status reduce(const tsi_kernel_io *io, uint32_t mask, const int64_t *stride, wish w)
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
-    if (!io->queue || is_complex(in->dtype) || is_complex(out->dtype))
+    if (!io->queue || tsi_cuda_is_complex(in->dtype) || tsi_cuda_is_complex(out->dtype))
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(out) == 0) return TS_OK;
     split s;
@@ -279,8 +270,8 @@ static ts_status reduce_around(const tsi_kernel_io *io, uint32_t mask, const int
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     tsi_stream *stream = io->queue;
-    bool real = is_narrow(in->dtype) || in->dtype == TS_DTYPE_F64;
-    if (!stream || !real || is_complex(out->dtype) || tsi_block_count(in) == 0)
+    if (!stream || !tsi_cuda_is_real(in->dtype) || tsi_cuda_is_complex(out->dtype) ||
+        tsi_block_count(in) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     split s;
     tsi_cuda_reduce_args args, first;
@@ -436,7 +427,7 @@ static ts_status extreme(const tsi_kernel_io *io, bool least)
     const tsi_block *to = io->output_count > 1 ? &io->out[0].block : NULL;
     uint32_t mask = mask_of(a);
     int64_t stride[2][TS_NDIM_MAX] = { { 0 } };
-    if (!io->queue || is_complex(in->dtype)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!io->queue || tsi_cuda_is_complex(in->dtype)) return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(at) == 0) return TS_OK;
     if (to) result_strides(in, to, mask, a->keepdim, stride[0]);
     result_strides(in, at, mask, a->keepdim, stride[1]);
@@ -449,7 +440,8 @@ static ts_status extreme(const tsi_kernel_io *io, bool least)
                                    .least = least,
                                    .from_dtype = in->dtype,
                                    .to_dtype = to ? to->dtype : 0,
-                                   .whole = in->dtype != TS_DTYPE_F64 && !is_narrow(in->dtype) };
+                                   .whole = in->dtype != TS_DTYPE_F64 &&
+                                            !tsi_cuda_is_narrow(in->dtype) };
     args.to.data = to ? to->data : NULL;
     args.at.data = at->data;
     tsi_cuda_space_make(&args.outer, s.outer, s.extent[0]);

@@ -3,15 +3,10 @@
 #include <string.h>
 
 #include "backend/cuda/beside.h"
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
-
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
 
 /* Both halves of every row begin on 16 bytes. */
 static bool is_in_units(const tsi_block *x, int64_t half)
@@ -28,8 +23,8 @@ static bool settle(const tsi_kernel_io *io, tsi_cuda_rope_args *a)
 {
     const tsi_block *x = &io->in[0].block, *table = &io->in[1].block, *y = &io->out[0].block;
     int32_t last = x->ndim - 1;
-    if (!io->queue || !is_real(x->dtype) || !is_real(table->dtype) || y->dtype != x->dtype ||
-        !tsi_cuda_places_make(&a->place, io->in[0].region, last - 1))
+    if (!io->queue || !tsi_cuda_is_real(x->dtype) || !tsi_cuda_is_real(table->dtype) ||
+        y->dtype != x->dtype || !tsi_cuda_places_make(&a->place, io->in[0].region, last - 1))
         return false;
     a->from.data = x->data;
     a->to.data = y->data;

@@ -4,13 +4,9 @@
 
 #include <string.h>
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
-
-static bool is_narrow(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16;
-}
 
 static ts_status scan(const tsi_kernel_io *io, int32_t product)
 {
@@ -43,9 +39,9 @@ static ts_status scan(const tsi_kernel_io *io, int32_t product)
     memcpy(extent, x->extent, sizeof extent);
     extent[dim] = 1;
     tsi_cuda_space_make(&args.space, x->ndim, extent);
-    tsi_cuda_kernel kernel = is_narrow(x->dtype)        ? TSI_CUDA_scan_f32
-                             : x->dtype == TS_DTYPE_F64 ? TSI_CUDA_scan_f64
-                                                        : TSI_CUDA_scan_i64;
+    tsi_cuda_kernel kernel = tsi_cuda_is_narrow(x->dtype) ? TSI_CUDA_scan_f32
+                             : x->dtype == TS_DTYPE_F64   ? TSI_CUDA_scan_f64
+                                                          : TSI_CUDA_scan_i64;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return tsi_cuda_launch(io->queue, kernel,
                            args.space.count < INT32_MAX ? args.space.count : INT32_MAX,

@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* softmax.c - softmax and log_softmax of a dim, and their gradients. Rows that fit stay in the
  * registers of a warp or a block; a dim that is no row goes through dense copies. */
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
 enum { WARPS = 8, THREADS_MAX = 512, LONG_ROW = 1024 };
-
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
-
-static int32_t place_of_dtype(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 ? 0 : dtype == TS_DTYPE_F64 ? 1 : dtype == TS_DTYPE_BF16 ? 2 : 3;
-}
 
 static int64_t at_most(int64_t value, int64_t most)
 {
@@ -73,7 +63,7 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
         return tsi_cuda_launch(stream, block[narrow][each > 4],
                                walkers(stream, rows, THREADS_MAX / threads), (int32_t)threads,
                                (int32_t)(kept * threads * 16), a);
-    return tsi_cuda_launch(stream, any[place_of_dtype(a->dtype)], rows,
+    return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, any), rows,
                            a->length > LONG_ROW ? 512 : 128, 0, a);
 }
 
@@ -83,7 +73,7 @@ static ts_status launch_backward(tsi_stream *stream, tsi_cuda_softmax_args *a)
                                            TSI_CUDA_softmax_backward_f64,
                                            TSI_CUDA_softmax_backward_bf16,
                                            TSI_CUDA_softmax_backward_f16 };
-    return tsi_cuda_launch(stream, any[place_of_dtype(a->dtype)], at_most(a->rows, INT32_MAX),
+    return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, any), at_most(a->rows, INT32_MAX),
                            a->length > LONG_ROW ? 512 : 128, 0, a);
 }
 
@@ -157,7 +147,7 @@ static ts_status softmax(const tsi_kernel_io *io, const tsi_block *x, const tsi_
     tsi_block block[BLOCKS] = { [X] = *x, [Y] = *y };
     tsi_cuda_softmax_args args = { .log = log };
     if (dy) block[DY] = *dy;
-    if (!io->queue || !is_real(x->dtype) || y->dtype != x->dtype || x->ndim == 0 ||
+    if (!io->queue || !tsi_cuda_is_real(x->dtype) || y->dtype != x->dtype || x->ndim == 0 ||
         (dy && dy->dtype != x->dtype) || tsi_block_count(x) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     for (int32_t k = X; k <= Y; k++)

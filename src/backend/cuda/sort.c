@@ -2,22 +2,12 @@
 /* sort.c - sort, topk and topk_mask of lines that fit shared memory; longer ones are the host's. */
 #include <string.h>
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/index/index.h"
 
 enum { LENGTH_MAX = 8192 };
-
-static bool is_complex(int32_t dtype)
-{
-    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-}
-
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
 
 /* Strides of the other dims, and the step along its own. */
 static tsi_cuda_operand operand_of(const tsi_block *block, int32_t dim, int64_t *step)
@@ -35,13 +25,13 @@ static ts_status lines(const tsi_kernel_io *io, int32_t dim, tsi_cuda_sort_args 
     const tsi_block *places = a->mask ? values : &io->out[1].block;
     int64_t extent[TS_NDIM_MAX];
     a->length = x->ndim ? x->extent[dim] : 1;
-    if (!io->queue || is_complex(x->dtype) || a->length > LENGTH_MAX)
+    if (!io->queue || tsi_cuda_is_complex(x->dtype) || a->length > LENGTH_MAX)
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(values) == 0) return TS_OK;
     memcpy(extent, x->extent, sizeof extent);
     if (x->ndim) extent[dim] = 1;
     a->dtype = x->dtype;
-    a->whole = !is_real(x->dtype);
+    a->whole = !tsi_cuda_is_real(x->dtype);
     a->from = operand_of(x, dim, &a->from_step);
     a->values = operand_of(values, dim, &a->values_step);
     a->places = operand_of(places, dim, &a->places_step);

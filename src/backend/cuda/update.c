@@ -3,6 +3,7 @@
  * launch. */
 #include "op/nn/update.h"
 
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -12,12 +13,6 @@ typedef struct table {
     void *memory;               /* scratch: the table, then a double for each chunk and item */
     int64_t items, chunks;
 } table;
-
-static bool is_real(ts_dtype dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16 ||
-           dtype == TS_DTYPE_F64;
-}
 
 /* The stream keeps it: an update that ranks have agreed on, as those before it, takes no memory. */
 static ts_status table_room(table *t, tsi_stream *stream, int64_t count)
@@ -48,7 +43,7 @@ static bool table_fill(table *t, const tsi_list_io *io, int32_t parts)
                                       .outer = from->outer,
                                       .salt = from->salt };
         for (int32_t k = 0; k < TSI_CUDA_UPDATE_PARTS; k++) {
-            if (k < parts && !is_real(from->part[k].dtype)) return false;
+            if (k < parts && !tsi_cuda_is_real(from->part[k].dtype)) return false;
             to->part[k] = from->part[k].data;
             to->dtype[k] = (int32_t)from->part[k].dtype;
         }
