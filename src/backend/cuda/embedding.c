@@ -4,6 +4,7 @@
 #include "backend/cuda/complain.h"
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/rows.h"
 #include "base/error.h"
 
 enum { TOKENS_MAX = 1 << 20, SUM_THREADS = 128 }; /* a bit for each token in shared memory */
@@ -79,12 +80,10 @@ static ts_status lists_make(tsi_stream *stream, tsi_cuda_embedding_args *a)
 /* By 16 bytes where everything lies on them. */
 static tsi_cuda_kernel sums_of(const tsi_cuda_embedding_args *a)
 {
-    bool f32 = a->dtype == TS_DTYPE_F32;
-    int64_t n = f32 ? 4 : 8;
-    uintptr_t bits = (uintptr_t)a->table | (uintptr_t)a->out;
-    bool units = (f32 || a->dtype == TS_DTYPE_BF16) && bits % 16 == 0 &&
-                 (a->columns | a->table_row | a->out_row) % n == 0;
-    if (units) return f32 ? TSI_CUDA_embedding_units_f32 : TSI_CUDA_embedding_units_bf16;
+    if (tsi_cuda_row_units(a->dtype, a->columns, a->table_row | a->out_row,
+                           (uintptr_t)a->table | (uintptr_t)a->out) > 0)
+        return a->dtype == TS_DTYPE_F32 ? TSI_CUDA_embedding_units_f32
+                                        : TSI_CUDA_embedding_units_bf16;
     return a->dtype == TS_DTYPE_F64 ? TSI_CUDA_embedding_add_f64 : TSI_CUDA_embedding_add_f32;
 }
 

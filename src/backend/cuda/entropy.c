@@ -4,6 +4,7 @@
 #include "backend/cuda/complain.h"
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/rows.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
@@ -29,27 +30,25 @@ static bool settle(const tsi_kernel_io *io, tsi_cuda_entropy_args *a)
            column_of(labels, a->rows, &a->label_stride);
 }
 
-static int64_t blocks_of(const tsi_cuda_entropy_args *a)
+static ts_status launch_any(tsi_stream *stream, const tsi_cuda_kernel *kernel,
+                            tsi_cuda_entropy_args *a)
 {
-    return a->rows < INT32_MAX ? a->rows : INT32_MAX;
+    return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, kernel),
+                           tsi_min_i64(a->rows, INT32_MAX), THREADS, 0, a);
 }
 
-/* Rows on 16 bytes are walked by as many blocks as run at once, and fetched ahead. */
 static ts_status launch_rows(tsi_stream *stream, tsi_cuda_entropy_args *a)
 {
     static const tsi_cuda_kernel any[] = { TSI_CUDA_entropy_f32, TSI_CUDA_entropy_f64,
                                            TSI_CUDA_entropy_bf16, TSI_CUDA_entropy_f16 };
-    int64_t n = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype), units = a->length / n;
-    bool narrow = a->dtype == TS_DTYPE_BF16, dense = (a->length | a->x_stride) % n == 0;
-    bool ahead = (narrow || a->dtype == TS_DTYPE_F32) && dense && (uintptr_t)a->x % 16 == 0;
-    if (!ahead)
-        return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, any), blocks_of(a), THREADS, 0,
-                               a);
-    int64_t threads = units < THREADS ? (units + 31) / 32 * 32 : THREADS;
-    int64_t most = stream->cuda->units * (AT_ONCE / threads);
-    return tsi_cuda_launch(stream,
-                           narrow ? TSI_CUDA_entropy_ahead_bf16 : TSI_CUDA_entropy_ahead_f32,
-                           a->rows < most ? a->rows : most, (int32_t)threads, 0, a);
+    static const tsi_cuda_kernel ahead[] = { TSI_CUDA_entropy_ahead_f32,
+                                             TSI_CUDA_entropy_ahead_bf16 };
+    int64_t units = tsi_cuda_row_units(a->dtype, a->length, a->x_stride, (uintptr_t)a->x);
+    if (units == 0) return launch_any(stream, any, a);
+    int64_t threads = tsi_min_i64((units + 31) / 32 * 32, THREADS);
+    return tsi_cuda_launch(stream, ahead[a->dtype == TS_DTYPE_BF16],
+                           tsi_cuda_walkers(stream, a->rows, AT_ONCE / threads), (int32_t)threads,
+                           0, a);
 }
 
 ts_status tsi_cuda_cross_entropy(const tsi_kernel_io *io)
@@ -95,6 +94,5 @@ ts_status tsi_cuda_cross_entropy_backward(const tsi_kernel_io *io)
         !tsi_cuda_places_make(&a.place, io->in[0].region, io->in[0].block.ndim - 1))
         return (ts_status)TSI_KERNEL_DECLINED;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    return tsi_cuda_launch(io->queue, tsi_cuda_by_dtype(a.dtype, rows), blocks_of(&a), THREADS, 0,
-                           &a);
+    return launch_any(io->queue, rows, &a);
 }

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm.c - rms_norm, layer_norm and their gradients: rows that a warp keeps in registers where they
- * are short and on 16 bytes, else a block a row. */
+ * are short and on 16 bytes, or a block, else a block that reads them again. */
 #include "op/nn/norm.h"
 
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/rows.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
 /* Blocks by numbers alone: the order of sums does not follow the GPU. */
-enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, SHARED_MAX = 200 << 10 };
-enum { KEPT_MAX = 8, THREADS_MAX = 512 }; /* units a thread, threads a block that keeps a row */
+enum {
+    WARPS = 8,
+    FORWARD_BLOCKS = 1056,
+    BACK_BLOCKS = 528,
+    THREADS_MAX = 512,
+    SHARED_MAX = 200 << 10
+};
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -36,14 +42,10 @@ static bool is_statistic(const tsi_block *block, const tsi_cuda_norm_args *args)
 
 /* ---- which kernel ---------------------------------------------------------------------------- */
 
-/* Units of 16 bytes in a row; 0: rows do not lie on them. */
 static int64_t row_units(const tsi_cuda_norm_args *a)
 {
-    if (a->dtype != TS_DTYPE_F32 && a->dtype != TS_DTYPE_BF16) return 0;
-    int64_t n = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
-    uintptr_t bits = (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->dy;
-    int64_t steps = a->length | a->x_stride | a->y_stride | a->dy_stride;
-    return bits % 16 || steps % n ? 0 : a->length / n;
+    return tsi_cuda_row_units(a->dtype, a->length, a->x_stride | a->y_stride | a->dy_stride,
+                              (uintptr_t)a->x | (uintptr_t)a->y | (uintptr_t)a->dy);
 }
 
 /* Units a lane keeps of a row, a power of two; 0: rows are not for warps. */
@@ -71,11 +73,6 @@ static int32_t threads_for(const tsi_cuda_norm_args *a)
     int64_t units = a->length * (int64_t)ts_dtype_size((ts_dtype)a->dtype) / 16;
     int64_t threads = (units + 31) / 32 * 32;
     return (int32_t)(threads < 32 ? 32 : threads > THREADS_MAX ? THREADS_MAX : threads);
-}
-
-static int64_t at_most(int64_t value, int64_t most)
-{
-    return value < most ? value : most;
 }
 
 /* Warps: by layer_norm or not, dtype (f32, bf16) and units a lane (1, 2, 4, 8, 16). */
@@ -108,31 +105,21 @@ static tsi_cuda_kernel backward_warp(const tsi_cuda_norm_args *a, int32_t units)
     return warp[a->layer][a->dtype == TS_DTYPE_BF16][place_of(units)];
 }
 
-/* Blocks keep a row each and walk on: there are as many as run at once. */
-static ts_status launch_kept(tsi_stream *stream, tsi_cuda_norm_args *a)
-{
-    static const tsi_cuda_kernel kept[2][2] = {
-        { TSI_CUDA_norm_block_4_f32, TSI_CUDA_norm_block_8_f32 },
-        { TSI_CUDA_norm_block_4_bf16, TSI_CUDA_norm_block_8_bf16 },
-    };
-    int64_t units = row_units(a), threads = at_most((units + 127) / 128 * 32, THREADS_MAX);
-    int64_t each = units > 4 * threads ? 8 : 4;
-    return tsi_cuda_launch(stream, kept[a->dtype == TS_DTYPE_BF16][each == 8],
-                           at_most(a->rows, stream->cuda->units * (THREADS_MAX / threads)),
-                           (int32_t)threads, (int32_t)(each * threads * 16), a);
-}
-
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
 {
     static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_f32, TSI_CUDA_norm_f64,
                                              TSI_CUDA_norm_bf16, TSI_CUDA_norm_f16 };
+    static const tsi_cuda_kernel kept[2][2] = {
+        { TSI_CUDA_norm_block_4_f32, TSI_CUDA_norm_block_8_f32 },
+        { TSI_CUDA_norm_block_4_bf16, TSI_CUDA_norm_block_8_bf16 },
+    };
     int32_t units = units_of(a);
-    if (units == 0 && row_units(a) > 0 && row_units(a) <= KEPT_MAX * THREADS_MAX)
-        return launch_kept(stream, a);
+    if (units == 0 && tsi_cuda_keeps(row_units(a)))
+        return tsi_cuda_launch_kept(stream, kept, a->dtype, a->rows, row_units(a), a);
     if (units == 0)
         return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block),
-                               at_most(a->rows, INT32_MAX), threads_for(a), 0, a);
-    int64_t blocks = at_most((a->rows + WARPS - 1) / WARPS, FORWARD_BLOCKS);
+                               tsi_min_i64(a->rows, INT32_MAX), threads_for(a), 0, a);
+    int64_t blocks = tsi_min_i64((a->rows + WARPS - 1) / WARPS, FORWARD_BLOCKS);
     return tsi_cuda_launch(stream, forward_warp(a, units), blocks, WARPS * 32, 0, a);
 }
 
@@ -142,7 +129,8 @@ static bool cut_rows(tsi_cuda_norm_args *a)
     int32_t units = units_of(a);
     int64_t kept = a->length * (a->layer ? 2 : 1), size = a->dtype == TS_DTYPE_F64 ? 8 : 4;
     bool by_warps = units > 0 && units <= 8;
-    a->blocks = (int32_t)at_most(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
+    a->blocks =
+        (int32_t)tsi_min_i64(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
     return by_warps || kept * size <= SHARED_MAX;
 }
 

@@ -3,36 +3,22 @@
  * registers of a warp or a block; a dim that is no row goes through dense copies. */
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/rows.h"
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-enum { WARPS = 8, THREADS_MAX = 512, LONG_ROW = 1024 };
-
-static int64_t at_most(int64_t value, int64_t most)
-{
-    return value < most ? value : most;
-}
-
-/* Units of 16 bytes in a row; 0: rows do not lie on them. */
-static int64_t units_of(const tsi_cuda_softmax_args *a)
-{
-    int64_t n = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
-    uintptr_t bits = (uintptr_t)a->x | (uintptr_t)a->y;
-    bool kept = a->dtype == TS_DTYPE_F32 || a->dtype == TS_DTYPE_BF16;
-    return kept && bits % 16 == 0 && (a->length | a->x_stride | a->y_stride) % n == 0
-               ? a->length / n
-               : 0;
-}
+enum { WARPS = 8, LONG_ROW = 1024 };
 
 static int32_t place_of(int64_t each) /* 1, 2, 3..4, 5..8 units */
 {
     return each <= 1 ? 0 : each <= 2 ? 1 : each <= 4 ? 2 : 3;
 }
 
-/* Blocks walk rows and fetch ahead, so there are as many as run at once. */
-static int64_t walkers(const tsi_stream *stream, int64_t wanted, int64_t each)
+static ts_status launch_any(tsi_stream *stream, const tsi_cuda_kernel *kernel,
+                            tsi_cuda_softmax_args *a)
 {
-    return at_most(wanted, stream->cuda->units * each);
+    return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, kernel),
+                           tsi_min_i64(a->rows, INT32_MAX), a->length > LONG_ROW ? 512 : 128, 0, a);
 }
 
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
@@ -51,20 +37,18 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
     static const tsi_cuda_kernel any[] = { TSI_CUDA_softmax_f32, TSI_CUDA_softmax_f64,
                                            TSI_CUDA_softmax_bf16, TSI_CUDA_softmax_f16 };
     bool narrow = a->dtype == TS_DTYPE_BF16;
-    int64_t units = units_of(a), rows = at_most(a->rows, INT32_MAX);
+    int64_t units = tsi_cuda_row_units(a->dtype, a->length, a->x_stride | a->y_stride,
+                                       (uintptr_t)a->x | (uintptr_t)a->y);
     if (units > 0 && units <= 8 * 32) {
         int32_t place = place_of((units + 31) / 32);
-        int64_t blocks = walkers(stream, (a->rows + WARPS - 1) / WARPS, at_once[narrow][place]);
-        return tsi_cuda_launch(stream, warp[narrow][place], blocks, WARPS * 32, 0, a);
+        int64_t blocks = (a->rows + WARPS - 1) / WARPS;
+        return tsi_cuda_launch(stream, warp[narrow][place],
+                               tsi_cuda_walkers(stream, blocks, at_once[narrow][place]), WARPS * 32,
+                               0, a);
     }
-    int64_t threads = at_most((units + 127) / 128 * 32, THREADS_MAX);
-    int64_t each = units > 0 ? (units + threads - 1) / threads : 0, kept = each > 4 ? 8 : 4;
-    if (units > 0 && each <= 8)
-        return tsi_cuda_launch(stream, block[narrow][each > 4],
-                               walkers(stream, rows, THREADS_MAX / threads), (int32_t)threads,
-                               (int32_t)(kept * threads * 16), a);
-    return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, any), rows,
-                           a->length > LONG_ROW ? 512 : 128, 0, a);
+    if (tsi_cuda_keeps(units))
+        return tsi_cuda_launch_kept(stream, block, a->dtype, a->rows, units, a);
+    return launch_any(stream, any, a);
 }
 
 static ts_status launch_backward(tsi_stream *stream, tsi_cuda_softmax_args *a)
@@ -73,8 +57,7 @@ static ts_status launch_backward(tsi_stream *stream, tsi_cuda_softmax_args *a)
                                            TSI_CUDA_softmax_backward_f64,
                                            TSI_CUDA_softmax_backward_bf16,
                                            TSI_CUDA_softmax_backward_f16 };
-    return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, any), at_most(a->rows, INT32_MAX),
-                           a->length > LONG_ROW ? 512 : 128, 0, a);
+    return launch_any(stream, any, a);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

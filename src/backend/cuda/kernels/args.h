@@ -379,6 +379,7 @@ typedef struct tsi_cuda_attend_args {
 } tsi_cuda_attend_args;
 
 /* rows.cu: softmax of rows and its gradient */
+enum { TSI_CUDA_KEPT_THREADS = 512 }; /* at most, of a block that keeps a row */
 typedef struct tsi_cuda_softmax_args {
     const void *x, *dy; /* dy: the gradient's, whose x is the result of softmax */
     void *y;

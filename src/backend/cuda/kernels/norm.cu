@@ -312,7 +312,7 @@ template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args
 }
 
 #define KEPT_BY_BLOCKS(name, type, C)                                                              \
-    TSI_KERNEL_BOUNDED(norm_block_##C##_##name, tsi_cuda_norm_args, 512, 1)                        \
+    TSI_KERNEL_BOUNDED(norm_block_##C##_##name, tsi_cuda_norm_args, TSI_CUDA_KEPT_THREADS, 1)      \
     {                                                                                              \
         norm_block<type, C>(a);                                                                    \
     }

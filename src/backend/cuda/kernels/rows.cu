@@ -109,7 +109,8 @@ template <typename T, int C> __device__ void softmax_block(const tsi_cuda_softma
         softmax_warp<type, C>(a);                                                                  \
     }
 #define KEPT_BY_BLOCKS(name, type, C)                                                              \
-    TSI_KERNEL_BOUNDED(softmax_block_##C##_##name, tsi_cuda_softmax_args, 512, 1)                  \
+    TSI_KERNEL_BOUNDED(softmax_block_##C##_##name, tsi_cuda_softmax_args, TSI_CUDA_KEPT_THREADS,   \
+                       1)                                                                          \
     {                                                                                              \
         softmax_block<type, C>(a);                                                                 \
     }
