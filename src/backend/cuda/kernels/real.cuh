@@ -174,15 +174,4 @@ template <typename R> __device__ inline R block_max(R x, R *shared)
     return warp_max(shared[threadIdx.x % 32 < warps ? threadIdx.x % 32 : 0]);
 }
 
-/* Of a row that a block has, or a warp. */
-template <bool BLOCK, typename R> __device__ inline R row_sum(R x, R *shared)
-{
-    return BLOCK ? block_sum(x, shared) : warp_sum(x);
-}
-
-template <bool BLOCK, typename R> __device__ inline R row_max(R x, R *shared)
-{
-    return BLOCK ? block_max(x, shared) : warp_max(x);
-}
-
 #endif
