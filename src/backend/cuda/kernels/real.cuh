@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* real.cuh - elements of f32, f64, bf16 and f16 as values, and sums over a block. */
+/* real.cuh - elements of f32, f64, bf16 and f16 as values, one by one and by 16 bytes, and sums and
+ * extremes over a warp or a block. */
 #ifndef TSI_BACKEND_CUDA_KERNELS_REAL_CUH
 #define TSI_BACKEND_CUDA_KERNELS_REAL_CUH
 
@@ -100,6 +101,35 @@ template <typename E> union unit_of {
     uint4 unit;
     E element[16 / sizeof(E)];
 };
+
+/* Rows are walked by units, or element by element where they do not lie on them. */
+template <typename T, typename A> __device__ inline bool by_units(const A &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    uint64_t bits = (uint64_t)a.x | (uint64_t)a.y | (uint64_t)a.dy;
+    int64_t steps = a.length | a.x_stride | a.y_stride | a.dy_stride;
+    return steps % N == 0 && bits % 16 == 0;
+}
+
+template <typename T>
+__device__ inline unit_of<typename T::E> load_unit(const typename T::E *from, bool units)
+{
+    unit_of<typename T::E> in;
+    if (units)
+        in.unit = *(const uint4 *)from;
+    else
+        in.element[0] = *from;
+    return in;
+}
+
+template <typename T>
+__device__ inline void store_unit(typename T::E *to, const unit_of<typename T::E> &out, bool units)
+{
+    if (units)
+        *(uint4 *)to = out.unit;
+    else
+        *to = out.element[0];
+}
 
 /* The unit of N values. Pairs of bf16 are rounded in one instruction. */
 template <typename T> __device__ inline uint4 unit_from(const typename T::R *value)

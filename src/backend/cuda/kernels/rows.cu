@@ -129,34 +129,6 @@ KEPT_BY_BLOCKS(bf16, as_bf16, 8)
 
 /* ---- any rows -------------------------------------------------------------------------------- */
 
-/* Units, or one element where rows do not lie on 16 bytes. */
-template <typename T> __device__ inline bool by_units(const tsi_cuda_softmax_args &a)
-{
-    constexpr int N = 16 / sizeof(typename T::E);
-    int64_t steps = a.length | a.x_stride | a.y_stride | a.dy_stride;
-    return steps % N == 0 && ((uint64_t)a.x | (uint64_t)a.y | (uint64_t)a.dy) % 16 == 0;
-}
-
-template <typename T>
-__device__ inline unit_of<typename T::E> load_unit(const typename T::E *from, bool units)
-{
-    unit_of<typename T::E> in;
-    if (units)
-        in.unit = *(const uint4 *)from;
-    else
-        in.element[0] = *from;
-    return in;
-}
-
-template <typename T>
-__device__ inline void store_unit(typename T::E *to, const unit_of<typename T::E> &out, bool units)
-{
-    if (units)
-        *(uint4 *)to = out.unit;
-    else
-        *to = out.element[0];
-}
-
 template <typename T> __device__ void softmax_rows(const tsi_cuda_softmax_args &a)
 {
     constexpr int N = 16 / sizeof(typename T::E);
