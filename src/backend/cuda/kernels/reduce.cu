@@ -13,6 +13,8 @@
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
+static_assert(TSI_CUDA_BLOCK == 256, "names of kernels say so");
+
 /* ---- what differs ---------------------------------------------------------------------------- */
 
 template <typename R> __device__ inline R start_of(const tsi_cuda_reduce_args &a)
@@ -231,27 +233,29 @@ template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &
     }
 }
 
-/* Of G = 1, 32 and 256 threads; the name says how many. */
-#define ANY(name, real)                                                                            \
-    TSI_KERNEL(reduce_any_1_##name, tsi_cuda_reduce_args)                                          \
+/* A piece by G threads. */
+#define ANY(name, real, G)                                                                         \
+    TSI_KERNEL(reduce_any_##G##_##name, tsi_cuda_reduce_args)                                      \
     {                                                                                              \
-        reduce_any<real, 1>(a);                                                                    \
-    }                                                                                              \
-    TSI_KERNEL(reduce_any_32_##name, tsi_cuda_reduce_args)                                         \
-    {                                                                                              \
-        reduce_any<real, 32>(a);                                                                   \
-    }                                                                                              \
-    TSI_KERNEL(reduce_any_256_##name, tsi_cuda_reduce_args)                                        \
-    {                                                                                              \
-        reduce_any<real, TSI_CUDA_BLOCK>(a);                                                       \
-    }                                                                                              \
+        reduce_any<real, G>(a);                                                                    \
+    }
+#define FINISH(name, real)                                                                         \
     TSI_KERNEL_BOUNDED(reduce_finish_##name, tsi_cuda_reduce_args, TSI_CUDA_REDUCE_LARGE)          \
     {                                                                                              \
         reduce_finish<real>(a);                                                                    \
     }
-ANY(f32, float)
-ANY(f64, double)
-ANY(i64, int64_t)
+ANY(f32, float, 1)
+ANY(f32, float, 32)
+ANY(f32, float, 256)
+ANY(f64, double, 1)
+ANY(f64, double, 32)
+ANY(f64, double, 256)
+ANY(i64, int64_t, 1)
+ANY(i64, int64_t, 32)
+ANY(i64, int64_t, 256)
+FINISH(f32, float)
+FINISH(f64, double)
+FINISH(i64, int64_t)
 
 /* ---- rows and columns by 16 bytes: sums and extremes ----------------------------------------- */
 
@@ -382,25 +386,15 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
     if (a.pieces > 1) finish_tile<OP, N>(a, tile, column, part, room);
 }
 
-#define FAST(name, type)                                                                           \
-    TSI_KERNEL_BOUNDED(reduce_rows_16_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, 3)             \
+/* A row by G threads; WIDTH blocks are at once on a multiprocessor. */
+#define ROWS(name, type, G, WIDTH)                                                                 \
+    TSI_KERNEL_BOUNDED(reduce_rows_##G##_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, WIDTH)      \
     {                                                                                              \
-        if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, 16>(a);                              \
-        if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, 16>(a);                              \
-        if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, 16>(a);                              \
-    }                                                                                              \
-    TSI_KERNEL_BOUNDED(reduce_rows_32_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, 4)             \
-    {                                                                                              \
-        if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, 32>(a);                              \
-        if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, 32>(a);                              \
-        if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, 32>(a);                              \
-    }                                                                                              \
-    TSI_KERNEL_BOUNDED(reduce_rows_256_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, 4)            \
-    {                                                                                              \
-        if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, TSI_CUDA_BLOCK>(a);                  \
-        if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, TSI_CUDA_BLOCK>(a);                  \
-        if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, TSI_CUDA_BLOCK>(a);                  \
-    }                                                                                              \
+        if (a.op == TSI_CUDA_SUM) rows_of<type, TSI_CUDA_SUM, G>(a);                               \
+        if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, G>(a);                               \
+        if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, G>(a);                               \
+    }
+#define COLUMNS(name, type)                                                                        \
     TSI_KERNEL_BOUNDED(reduce_columns_##name, tsi_cuda_reduce_args, TSI_CUDA_REDUCE_LARGE)         \
     {                                                                                              \
         __shared__ column_room<16 / sizeof(type::E)> room;                                         \
@@ -408,8 +402,14 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
         if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX>(a, room);                         \
         if (a.op == TSI_CUDA_MIN) columns_of<type, TSI_CUDA_MIN>(a, room);                         \
     }
-FAST(f32, as_f32)
-FAST(bf16, as_bf16)
+ROWS(f32, as_f32, 16, 3)
+ROWS(f32, as_f32, 32, 4)
+ROWS(f32, as_f32, 256, 4)
+ROWS(bf16, as_bf16, 16, 3)
+ROWS(bf16, as_bf16, 32, 4)
+ROWS(bf16, as_bf16, 256, 4)
+COLUMNS(f32, as_f32)
+COLUMNS(bf16, as_bf16)
 
 /* ---- places of extremes: a warp a result ----------------------------------------------------- */
 
