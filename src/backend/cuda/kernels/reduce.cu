@@ -143,6 +143,24 @@ __device__ inline void finish<int64_t>(const tsi_cuda_reduce_args &a, int64_t re
     store_i64(a.to_dtype, a.to.data, offset[0], x);
 }
 
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+__device__ inline int64_t end_of(const tsi_cuda_reduce_args &a, int64_t piece)
+{
+    int64_t end = (piece + 1) * a.piece;
+    return end < a.inner.count ? end : a.inner.count;
+}
+
+/* What a piece has come to: the result where it is the only one. */
+template <typename R>
+__device__ inline void leave(const tsi_cuda_reduce_args &a, int64_t piece, int64_t result, R x)
+{
+    if (a.pieces == 1)
+        finish<R>(a, result, x);
+    else
+        ((R *)a.partial)[piece * a.outer.count + result] = x;
+}
+
 /* Of G lanes side by side. */
 template <int G, typename R> __device__ inline R lanes_join(int op, double power, R x)
 {
@@ -179,7 +197,7 @@ template <typename R, int G> __device__ void reduce_any(const tsi_cuda_reduce_ar
     for (int64_t item = (int64_t)blockIdx.x * (TSI_CUDA_BLOCK / G) + threadIdx.x / G; item < total;
          item += step) {
         int64_t piece = item / a.outer.count, result = item - piece * a.outer.count;
-        int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
+        int64_t end = end_of(a, piece);
         int64_t base[1], at[1];
         place(a.outer, result, outer, base);
         R sum = start_of<R>(a), center = center_of<R>(a, result);
@@ -189,10 +207,7 @@ template <typename R, int G> __device__ void reduce_any(const tsi_cuda_reduce_ar
         }
         sum = group_join<R, G>(a.op, a.power, sum, shared);
         if (lane != 0) continue;
-        if (a.pieces == 1)
-            finish<R>(a, result, sum);
-        else
-            ((R *)a.partial)[item] = sum;
+        leave<R>(a, piece, result, sum);
     }
 }
 
@@ -272,7 +287,7 @@ template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_redu
          item - own < total; item += step) {
         int64_t piece = a.pieces == 1 ? 0 : item / a.outer.count;
         int64_t result = item - piece * a.outer.count;
-        int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
+        int64_t end = end_of(a, piece);
         int64_t base[1];
         if (item >= total) end = 0;
         place(a.outer, item < total ? result : 0, outer, base);
@@ -292,10 +307,7 @@ template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_redu
         }
         sum = group_join<float, G>(OP, 0, sum, shared);
         if (lane != 0 || item >= total) continue;
-        if (a.pieces == 1)
-            finish<float>(a, result, sum);
-        else
-            ((float *)a.partial)[item] = sum;
+        leave<float>(a, piece, result, sum);
     }
 }
 
@@ -349,7 +361,7 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
     int64_t units = a.outer.count / N, tiles = (units + 31) / 32;
     int64_t tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
     int64_t unit = tile * 32 + threadIdx.x % 32, lane = threadIdx.x / 32;
-    int64_t end = (piece + 1) * a.piece < a.inner.count ? (piece + 1) * a.piece : a.inner.count;
+    int64_t end = end_of(a, piece);
     float sum[N];
 #pragma unroll
     for (int e = 0; e < N; e++)
@@ -377,12 +389,7 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
     float all = room.sums[0][c / N][c % N];
     for (int l = 1; l < LANES && part == 0; l++)
         all = join<float>(OP, 0, all, room.sums[l][c / N][c % N]);
-    if (part == 0 && column < a.outer.count) {
-        if (a.pieces == 1)
-            finish<float>(a, column, all);
-        else
-            ((float *)a.partial)[piece * a.outer.count + column] = all;
-    }
+    if (part == 0 && column < a.outer.count) leave<float>(a, piece, column, all);
     if (a.pieces > 1) finish_tile<OP, N>(a, tile, column, part, room);
 }
 
