@@ -4,8 +4,9 @@
  *   reduce_any_*       any strides and dtypes: a thread, a warp or a block for each piece of a
  *                      result
  *   reduce_rows_*      contiguous rows of f32 and bf16 by 16 bytes: sums and extremes
- *   reduce_columns_*   columns likewise: 32 units by 32 rows a block
- *   reduce_finish_*    partial results of pieces, folded in order
+ *   reduce_finish_*    partial results of the pieces of both, as a tree
+ *   reduce_columns_*   columns likewise: 32 units by 32 rows a block; the last block of a tile
+ *                      folds its pieces
  *
  * INV: pieces follow from extents alone, and trees are fixed: the same bits on every GPU. */
 #include "backend/cuda/kernels/index.cuh"
@@ -143,7 +144,7 @@ __device__ inline void finish<int64_t>(const tsi_cuda_reduce_args &a, int64_t re
     store_i64(a.to_dtype, a.to.data, offset[0], x);
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- pieces, and threads that share one ------------------------------------------------------ */
 
 __device__ inline int64_t end_of(const tsi_cuda_reduce_args &a, int64_t piece)
 {
@@ -159,6 +160,27 @@ __device__ inline void leave(const tsi_cuda_reduce_args &a, int64_t piece, int64
         finish<R>(a, result, x);
     else
         ((R *)a.partial)[piece * a.outer.count + result] = x;
+}
+
+/* Pieces first, first + step, ... of a result as one; not by way of the nearest cache, which does
+ * not see what other blocks of this kernel leave. */
+template <typename R>
+__device__ inline R pieces_of(const tsi_cuda_reduce_args &a, int op, double power, int64_t result,
+                              int first, int step)
+{
+    constexpr int U = 4; /* on their way at a time */
+    R sum = start_of<R>(a);
+    for (int64_t p = first; result < a.outer.count && p < a.pieces; p += U * step) {
+        R part[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (p + u * step < a.pieces)
+                part[u] = __ldcg((const R *)a.partial + (p + u * step) * a.outer.count + result);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (p + u * step < a.pieces) sum = join<R>(op, power, sum, part[u]);
+    }
+    return sum;
 }
 
 /* Of G lanes side by side. */
@@ -215,7 +237,6 @@ template <typename R, int G> __device__ void reduce_any(const tsi_cuda_reduce_ar
  * their pieces. */
 template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &a)
 {
-    constexpr int U = 4; /* pieces on their way at a time */
     __shared__ R shared[TSI_CUDA_REDUCE_LARGE];
     int width = 1;
     while (width < 32 && width < a.outer.count)
@@ -224,17 +245,7 @@ template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &
     for (int64_t first = (int64_t)blockIdx.x * width; first < a.outer.count;
          first += (int64_t)gridDim.x * width) {
         int64_t i = first + threadIdx.x % width;
-        R sum = start_of<R>(a);
-        for (int64_t p = lane; i < a.outer.count && p < a.pieces; p += U * lanes) {
-            R part[U];
-#pragma unroll
-            for (int u = 0; u < U; u++)
-                if (p + u * lanes < a.pieces)
-                    part[u] = ((const R *)a.partial)[(p + u * lanes) * a.outer.count + i];
-#pragma unroll
-            for (int u = 0; u < U; u++)
-                if (p + u * lanes < a.pieces) sum = join<R>(a.op, a.power, sum, part[u]);
-        }
+        R sum = pieces_of<R>(a, a.op, a.power, i, lane, lanes);
         __syncthreads();
         shared[threadIdx.x] = sum;
         __syncthreads();
@@ -324,7 +335,7 @@ template <int OP, int N>
 __device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t column, int part,
                             column_room<N> &room)
 {
-    constexpr int W = 32 * N, PARTS = TSI_CUDA_REDUCE_LARGE / W, U = 4;
+    constexpr int W = 32 * N, PARTS = TSI_CUDA_REDUCE_LARGE / W;
     uint32_t most = (uint32_t)a.pieces - 1;
     __threadfence();
     __syncthreads();
@@ -332,18 +343,7 @@ __device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t
     __syncthreads();
     if (!room.last) return;
     __threadfence();
-    float sum = start_of<float>(a);
-    for (int64_t p = part; column < a.outer.count && p < a.pieces; p += U * PARTS) {
-        float piece[U];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (p + u * PARTS < a.pieces)
-                piece[u] =
-                    __ldcg((const float *)a.partial + (p + u * PARTS) * a.outer.count + column);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (p + u * PARTS < a.pieces) sum = join<float>(OP, 0, sum, piece[u]);
-    }
+    float sum = pieces_of<float>(a, OP, 0, column, part, PARTS);
     room.folds[threadIdx.x] = sum;
     __syncthreads();
     if (part > 0 || column >= a.outer.count) return;
