@@ -2,8 +2,8 @@
 /* prepared.c - see prepared.h.
  *
  * Every round of all moves is one exchange of one group, as in execute_many.c, since some ranks may
- * go that way. Its send parts are in order of peers, as
- * an exchange wants them, and each part knows which tensor's block it lies in and where.
+ * go that way. Its send parts are in order of peers, as an exchange wants them, and each part knows
+ * which tensor's block it lies in and where.
  *
  * INV: the lists of parts are this struct's, and who sends them reads them where they lie: they
  * stay as they are, and the struct with them, until the run is complete. The next run waits for

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda.h - a GPU and its streams as the files of this directory see them.
  *
- *   tsi_cuda (one a GPU) --+-- context: the primary one, so that other libraries see the same
- * memory
+ *   tsi_cuda (one a GPU) --+-- context: the primary one, whose memory other libraries see, too
  *                          +-- kernels, loaded on the first attach
  *                          +-- side: the stream of calls that want to be done on return
- *   tsi_stream ------------+-- one CUstream, a ring of pinned chunks for copies from pageable
- * memory
+ *   tsi_stream ------------+-- one CUstream, and pinned chunks for copies from pageable memory
  *
  * INV: a function of the device table makes the context current on its thread before it calls the
  * driver; nothing here depends on which thread calls. */

@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
-enum { UNITS = 4, ROW_UNITS = 4 }; /* on their way at a time: of the gradient, of a row */
+enum { UNITS = 4, ROW_UNITS = 4 }; /* on their way at a time; ROW_UNITS: of a row of logits */
 
 template <typename T> __device__ inline bool by_units(const tsi_cuda_entropy_args &a, bool out)
 {

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm.cu - rms_norm and layer_norm of rows, and their gradients.
  *
- *   v = (x - mean) scale, y = v weight + bias           (mean: layer_norm; weight and bias if
- * given) g = dy weight, dx = scale (g - mean(g) [layer_norm] - v mean(g v)), dw = sum dy v, db =
- * sum dy
+ *   v = (x - mean) scale, y = v weight + bias
+ *   g = dy weight, dx = scale (g - mean(g) - v mean(g v)), dw = sum dy v, db = sum dy
+ *
+ * Of rms_norm mean, mean(g) and db are nothing; weight and bias are there if given.
  *
  *   norm_warp_C_*   a warp a row, which stays in registers: C units of 16 bytes a lane; gradients
  *                   of the longest by two warps, which have half of them each
  *   norm_block_C_*  a block a row likewise
  *   norm_*          a block a row, of any length and alignment
  *
- * INV: sums are one tree over the threads of a row; rows are dealt to blocks by their number alone,
- * and the weight's gradient adds blocks in order: the same bits on every GPU. */
+ * INV: sums are one tree over the threads of a row; rows of gradients are dealt to blocks by their
+ * number alone, and the weight's adds blocks in order: the same bits on every GPU. */
 #include "backend/cuda/kernels/kept.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
