@@ -32,7 +32,7 @@ void tsi_step_memory_of(const tsi_step *step, int64_t rank, tsi_step_peak *out, 
     const tsi_step_list *list = tsi_step_list_of(step, rank);
     int64_t bytes = 0, by[TSI_STEP_MEMORY_KINDS] = { 0 };
     for (int32_t v = 0; v < list->value_count; v++)
-        if (list->value[v].life & 1) count(&list->value[v], 1, &bytes, by);
+        if (list->value[v].life & TSI_LIFE_TAKEN) count(&list->value[v], 1, &bytes, by);
     *out = (tsi_step_peak){ .bytes = bytes, .action = -1 };
     memcpy(out->by, by, sizeof by);
     for (int32_t i = 0; i < list->action_count; i++) {
