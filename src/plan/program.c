@@ -2,6 +2,7 @@
 /* program.c - steps as public values. See tessera/program.h. */
 #include "plan/program.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -148,6 +149,11 @@ ts_status tsi_program_cost_of(const ts_program_costs *costs, int64_t ranks, tsi_
     return TS_OK;
 }
 
+static bool computes(const tsi_action *a)
+{
+    return a->queue == 0 && tsi_action_class_of(a->kind) == TSI_CLASS_COMPUTE;
+}
+
 /* When the rank's last action ends, and how long its main queue computes. */
 static void rank_times(const tsi_step *step, int64_t rank, const tsi_step_times *times, double *end,
                        double *compute)
@@ -156,14 +162,49 @@ static void rank_times(const tsi_step *step, int64_t rank, const tsi_step_times 
     *end = *compute = 0;
     for (int32_t i = 0; i < list->action_count; i++) {
         int64_t n = times->first[rank] + i;
-        bool computes = tsi_action_class_of(list->action[i].kind) == TSI_CLASS_COMPUTE;
         if (times->end_us[n] > *end) *end = times->end_us[n];
-        if (computes && list->action[i].queue == 0)
-            *compute += times->end_us[n] - times->start_us[n];
+        if (computes(&list->action[i])) *compute += times->end_us[n] - times->start_us[n];
     }
 }
 
-void tsi_program_times_of(const tsi_step *step, const tsi_step_times *times, ts_program_times *out)
+typedef struct computed { /* all of the main queue before an action */
+    int32_t before;
+    double us;
+} computed;
+
+/* How long the main queue computes until then, which is no earlier than `c` was asked before. */
+static double computed_until(const tsi_step_list *list, const double *start, const double *end,
+                             double until, computed *c)
+{
+    for (; c->before < list->action_count; c->before++) {
+        int32_t i = c->before;
+        if (!computes(&list->action[i])) continue;
+        if (end[i] > until) return start[i] < until ? c->us + (until - start[i]) : c->us;
+        c->us += end[i] - start[i];
+    }
+    return c->us;
+}
+
+/* Operations of the rank's other queues, each of which ends in order, while the main one computes.
+ */
+static double rank_hidden(const tsi_step *step, int64_t rank, const tsi_step_times *times)
+{
+    const tsi_step_list *list = tsi_step_list_of(step, rank);
+    const double *start = times->start_us + times->first[rank];
+    const double *end = times->end_us + times->first[rank];
+    computed by[TSI_STEP_QUEUES] = { 0 };
+    double sum = 0;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        if (a->queue == 0 || tsi_action_class_of(a->kind) != TSI_CLASS_COLLECTIVE) continue;
+        double before = computed_until(list, start, end, start[i], &by[a->queue]);
+        sum += computed_until(list, start, end, end[i], &by[a->queue]) - before;
+    }
+    return sum;
+}
+
+void tsi_program_times_of(const tsi_step *step, const tsi_step_times *times, double moving,
+                          ts_program_times *out)
 {
     ts_program_times is = { .struct_size = out->struct_size,
                             .makespan_us = times->makespan_us,
@@ -173,56 +214,13 @@ void tsi_program_times_of(const tsi_step *step, const tsi_step_times *times, ts_
         rank_times(step, r, times, &end, &compute);
         if (compute > is.compute_us) is.compute_us = compute;
         if (end - compute > is.exposed_us) is.exposed_us = end - compute;
+        if (moving > 0) is.hidden_us = fmax(is.hidden_us, rank_hidden(step, r, times));
         if (times->peak[r].bytes <= is.peak_bytes) continue;
         is.peak_bytes = times->peak[r].bytes;
         is.peak_rank = tsi_step_shown(step, r);
     }
-    memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
-}
-
-/* How long the rank's main queue computes until then. */
-static double computed_until(const tsi_step_list *list, const double *start, const double *end,
-                             double until)
-{
-    double sum = 0;
-    for (int32_t i = 0; i < list->action_count; i++) {
-        bool computes = tsi_action_class_of(list->action[i].kind) == TSI_CLASS_COMPUTE;
-        if (computes && list->action[i].queue == 0 && start[i] < until)
-            sum += (end[i] < until ? end[i] : until) - start[i];
-    }
-    return sum;
-}
-
-/* Operations of other queues while the main one computes, of the rank with most. */
-static double hidden_us(const tsi_step *step, const tsi_step_times *times)
-{
-    double most = 0;
-    for (int64_t r = 0; r < step->rank_count; r++) {
-        const tsi_step_list *list = tsi_step_list_of(step, r);
-        const double *start = times->start_us + times->first[r];
-        const double *end = times->end_us + times->first[r];
-        double sum = 0;
-        for (int32_t i = 0; i < list->action_count; i++) {
-            const tsi_action *a = &list->action[i];
-            bool hides = tsi_action_class_of(a->kind) == TSI_CLASS_COLLECTIVE && a->queue != 0;
-            if (hides)
-                sum += computed_until(list, start, end, end[i]) -
-                       computed_until(list, start, end, start[i]);
-        }
-        if (sum > most) most = sum;
-    }
-    return most;
-}
-
-static void add_moving(const tsi_step *step, const tsi_step_times *times, double moving,
-                       ts_program_times *out)
-{
-    ts_program_times is = { 0 };
-    size_t size = out->struct_size < sizeof is ? out->struct_size : sizeof is;
-    memcpy(&is, out, size);
-    is.hidden_us = hidden_us(step, times);
     is.makespan_us += moving * is.hidden_us;
-    memcpy(out, &is, size);
+    memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
 }
 
 /* The program's own copy of a name of the step that was made of it: that one does not stay. */
@@ -300,8 +298,7 @@ ts_status ts_program_simulate(const ts_program *program, const ts_program_costs 
     if (step->wide) TSI_TRY(tsi_step_narrow(step, &narrow));
     if (narrow) step = narrow;
     ts_status status = tsi_step_simulate(step, &cost.cost, &times);
-    if (status == TS_OK) tsi_program_times_of(step, &times, out);
-    if (status == TS_OK && cost.moving > 0) add_moving(step, &times, cost.moving, out);
+    if (status == TS_OK) tsi_program_times_of(step, &times, cost.moving, out);
     if (status == TS_OK && visit) status = visit_all(program->step, step, &times, visit, context);
     tsi_step_times_release(&times);
     tsi_step_destroy(narrow);

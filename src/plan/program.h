@@ -20,6 +20,8 @@ typedef struct tsi_program_cost { /* what a simulation needs, from public option
 } tsi_program_cost;
 /* cost.links points into *out: it is not moved afterwards. */
 ts_status tsi_program_cost_of(const ts_program_costs *costs, int64_t ranks, tsi_program_cost *out);
-void tsi_program_times_of(const tsi_step *step, const tsi_step_times *times, ts_program_times *out);
+/* moving: as ts_program_costs has it. */
+void tsi_program_times_of(const tsi_step *step, const tsi_step_times *times, double moving,
+                          ts_program_times *out);
 
 #endif

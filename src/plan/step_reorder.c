@@ -64,7 +64,7 @@ static ts_status time_step(state *s, const tsi_step *step, ts_program_times *out
     tsi_step_times times;
     *out = (ts_program_times){ .struct_size = sizeof *out };
     TSI_TRY(tsi_step_simulate(step, &s->cost.cost, &times));
-    tsi_program_times_of(step, &times, out);
+    tsi_program_times_of(step, &times, 0, out);
     ts_status status = TS_OK;
     if (keep) {
         int64_t count = times.first[step->rank_count];
