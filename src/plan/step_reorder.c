@@ -133,11 +133,6 @@ static const pass passes[] = {
     { TS_PASS_SCHEDULE, "schedule", "the longest way to the end goes first", tsi_pass_schedule },
 };
 
-/* Once more: those behind it put waits where they are over by the simulation, and what runs is late
- * at times. */
-static const pass late = { TS_PASS_SINK, "sink", "waits come when their results are needed",
-                           tsi_pass_sink };
-
 static void report(const state *s, const pass *p, int64_t moves, const ts_program_times *before,
                    const char *refused)
 {
@@ -178,6 +173,13 @@ static ts_status run_pass(state *s, const pass *p)
         tsi_step_destroy(next);
     if (status == TS_OK) report(s, p, moves, &before, refused);
     return status;
+}
+
+static ts_status run_passes(state *s, uint32_t wanted)
+{
+    for (size_t i = 0; i < TSI_COUNT_OF(passes); i++)
+        if (wanted & passes[i].bit) TSI_TRY(run_pass(s, &passes[i]));
+    return TS_OK;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -364,11 +366,12 @@ static ts_status reorder(state *s, uint32_t wanted)
                         (long long)most_held(s->best), (long long)s->cap);
     TSI_TRY(time_step(s, s->best, &s->times, true));
     if (wanted & TS_PASS_SPLIT) TSI_TRY(split(s)); /* while waits stand close: see steps.md */
-    for (size_t i = 0; i < TSI_COUNT_OF(passes); i++)
-        if (wanted & passes[i].bit) TSI_TRY(run_pass(s, &passes[i]));
+    TSI_TRY(run_passes(s, wanted));
     if (wanted & TS_PASS_SEARCH) TSI_TRY(search(s));
+    /* Once more: these put waits where they are over by the simulation, and what runs is late at
+     * times. */
     bool timed = wanted & (TS_PASS_FILL | TS_PASS_SCHEDULE | TS_PASS_SEARCH);
-    return wanted & TS_PASS_SINK && timed ? run_pass(s, &late) : TS_OK;
+    return timed ? run_passes(s, wanted & TS_PASS_SINK) : TS_OK;
 }
 
 ts_status ts_program_reorder(const ts_program *program, const ts_reorder_options *options,
