@@ -52,20 +52,14 @@ bool tsi_program_defers(const tsi_program *program);
  * Only the last round may stay in flight: it has the larger part then. From the plans alone, so
  * that all members do alike. */
 typedef struct tsi_common_rounds {
-    int64_t shared, others; /* elements */
+    int64_t shared, others;              /* elements */
+    int64_t shared_rounds, other_rounds; /* of those in which this rank takes part, the most */
 } tsi_common_rounds;
-static inline bool tsi_plan_shares(const ts_plan *plan)
-{
-    return plan->pair.src.terms > 1 && plan->pair.dst.replicas > 1;
-}
-static inline void tsi_rounds_count(tsi_common_rounds *rounds, const ts_plan *plan)
-{
-    *(tsi_plan_shares(plan) ? &rounds->shared : &rounds->others) += plan->pair.count;
-}
-static inline bool tsi_rounds_apart(const tsi_common_rounds *rounds)
-{
-    return rounds->shared > 0 && rounds->shared < rounds->others;
-}
+void tsi_rounds_count(tsi_common_rounds *rounds, const tsi_program *program); /* one of them */
+int64_t tsi_rounds_all(const tsi_common_rounds *rounds);
+/* What a move has for a common round; NULL: nothing. After all were counted. */
+tsi_exchange_round *tsi_rounds_at(const tsi_common_rounds *rounds, const tsi_program *program,
+                                  int64_t at);
 /* The plan of a move that travels with others, held. */
 ts_status tsi_plan_together(ts_rank *rank, const ts_layout *from, const ts_layout *to,
                             ts_dtype dtype, ts_plan **plan);

@@ -5,7 +5,7 @@
  *   round k of tensor 1        (group g, bf16)         --> one exchange    all in flight together
  *   round k of tensor 2        (group h, f32, sum)     --> one exchange
  *
- * Small tensors that take two rounds may go before all others (tsi_rounds_apart): nobody waits for
+ * Small tensors that take two rounds may go before all others (tsi_common_rounds): nobody waits for
  * what is large because the small ones have a round more.
  *
  * Blocks between two ranks match in order, so concatenated lists match too, because every rank has
@@ -30,18 +30,49 @@ typedef struct bundle { /* blocks of one exchange */
 typedef struct wave { /* one round of all tensors */
     tsi_execution *x;
     int64_t count, round, rounds;
-    int64_t before; /* rounds of shared sums alone */
+    tsi_common_rounds common;
     bool deferred;
     bundle *bundle; /* room for one per tensor */
     int64_t bundle_count;
     tsi_arena *scratch; /* blocks of a round, gone after it */
 } wave;
 
+static bool shares(const ts_plan *plan)
+{
+    return plan->pair.src.terms > 1 && plan->pair.dst.replicas > 1;
+}
+
+void tsi_rounds_count(tsi_common_rounds *rounds, const tsi_program *program)
+{
+    bool shared = shares(program->plan);
+    int64_t *most = shared ? &rounds->shared_rounds : &rounds->other_rounds;
+    *(shared ? &rounds->shared : &rounds->others) += program->plan->pair.count;
+    if (program->member) *most = tsi_max_i64(*most, program->round_count);
+}
+
+/* Rounds of shared sums alone. */
+static int64_t rounds_before(const tsi_common_rounds *rounds)
+{
+    bool apart = rounds->shared > 0 && rounds->shared < rounds->others;
+    return apart ? rounds->shared_rounds : 0;
+}
+
+int64_t tsi_rounds_all(const tsi_common_rounds *rounds)
+{
+    return tsi_max_i64(rounds->shared_rounds, rounds_before(rounds) + rounds->other_rounds);
+}
+
+tsi_exchange_round *tsi_rounds_at(const tsi_common_rounds *rounds, const tsi_program *program,
+                                  int64_t at)
+{
+    int64_t round = at - (shares(program->plan) ? 0 : rounds_before(rounds));
+    bool has = program->member && round >= 0 && round < program->round_count;
+    return has ? &program->round[round] : NULL;
+}
+
 static tsi_exchange_round *round_of(const wave *w, const tsi_execution *x)
 {
-    int64_t round = w->round - (tsi_plan_shares(x->plan) ? 0 : w->before);
-    bool has = x->program && x->program->member && round >= 0 && round < x->program->round_count;
-    return has ? &x->program->round[round] : NULL;
+    return x->program ? tsi_rounds_at(&w->common, x->program, w->round) : NULL;
 }
 
 static bool with_local(const wave *w, const tsi_execution *x)
@@ -167,22 +198,6 @@ static ts_status run_wave(ts_rank *rank, wave *w, const char *name, ts_work **wo
     return status;
 }
 
-static void count_rounds(wave *w)
-{
-    tsi_common_rounds all = { 0, 0 };
-    for (int64_t i = 0; i < w->count; i++)
-        if (w->x[i].plan->family != TS_PLAN_NONE) tsi_rounds_count(&all, w->x[i].plan);
-    for (int shared = 1; shared >= 0; shared--) {
-        for (int64_t i = 0; i < w->count; i++) {
-            const tsi_program *program = w->x[i].program;
-            if (!program || !program->member || tsi_plan_shares(w->x[i].plan) != (shared == 1))
-                continue;
-            w->rounds = tsi_max_i64(w->rounds, w->before + program->round_count);
-        }
-        if (shared == 1 && tsi_rounds_apart(&all)) w->before = w->rounds;
-    }
-}
-
 static ts_status begin_all(ts_rank *rank, wave *w)
 {
     for (int64_t i = 0; i < w->count; i++) {
@@ -190,10 +205,11 @@ static ts_status begin_all(ts_rank *rank, wave *w)
         if (x->plan->family == TS_PLAN_NONE) continue;
         x->program = tsi_program_get(rank, x->plan); /* holds it: the cache may drop it meanwhile */
         if (!x->program) return ts_rank_status(rank);
+        tsi_rounds_count(&w->common, x->program);
         if (!x->program->member) continue;
         TSI_TRY(tsi_program_begin(x, x->program, with_local(w, x)));
     }
-    count_rounds(w);
+    w->rounds = tsi_rounds_all(&w->common);
     return TS_OK;
 }
 

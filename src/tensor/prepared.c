@@ -14,7 +14,6 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/intmath.h"
 #include "comm/comm.h"
 #include "tensor/execute.h"
 
@@ -47,7 +46,6 @@ typedef struct detail { /* the rest of an item */
     _Alignas(TSI_CACHE_LINE) tsi_array model;
     tsi_program *program; /* held */
     ts_shape local;       /* of the target's block */
-    bool shares;          /* tsi_plan_shares */
 } detail;
 
 struct tsi_prepared {
@@ -57,7 +55,6 @@ struct tsi_prepared {
     detail *detail; /* by item */
     stage *stage;
     int64_t stage_count, element; /* bytes of one */
-    int64_t before;               /* stages of shared sums alone */
     tsi_common_rounds rounds;
     int32_t count, dtype;
     uint32_t tag;
@@ -86,10 +83,7 @@ static bool is_plain(const tsi_program *program)
 
 static const tsi_exchange_round *round_at(const tsi_prepared *p, int32_t i, int64_t at)
 {
-    const detail *one = &p->detail[i];
-    int64_t round = at - (one->shares ? 0 : p->before);
-    bool has = round >= 0 && round < one->program->round_count;
-    return has ? &one->program->round[round] : NULL;
+    return tsi_rounds_at(&p->rounds, p->detail[i].program, at);
 }
 
 /* Do two moves travel together in every round that both have? */
@@ -113,17 +107,15 @@ static ts_status item_make(tsi_prepared *p, ts_tensor *x, const ts_layout *to, b
     TSI_TRY(tsi_plan_together(p->rank, x->layout, to, (ts_dtype)x->dtype, &plan));
     bool direct = plan->family == TS_PLAN_DIRECT || plan->family == TS_PLAN_HIERARCHICAL;
     tsi_program *program = direct ? tsi_program_get(p->rank, plan) : NULL;
-    bool shares = tsi_plan_shares(plan);
-    tsi_rounds_count(&p->rounds, plan);
     ts_plan_release(plan);
     if (!program) return direct ? ts_rank_status(p->rank) : TS_OK;
+    tsi_rounds_count(&p->rounds, program);
     *plain = is_plain(program) && (p->count == 0 || are_alike(p->detail[0].program, program));
     *one = (item){ .from = ts_layout_retain(x->layout),
                    .to = ts_layout_retain(to),
                    .mesh = ts_mesh_retain(x->mesh) };
-    p->detail[p->count++] = (detail){ .program = program,
-                                      .local = ts_layout_local(to, x->mesh->coord),
-                                      .shares = shares };
+    p->detail[p->count++] =
+        (detail){ .program = program, .local = ts_layout_local(to, x->mesh->coord) };
     return TS_OK;
 }
 
@@ -204,13 +196,7 @@ static ts_status stage_make(tsi_prepared *p, int64_t round, stage *s)
 static ts_status stages_make(tsi_prepared *p)
 {
     p->group = p->detail[0].program->group;
-    for (int shared = 1; shared >= 0; shared--) {
-        for (int32_t i = 0; i < p->count; i++)
-            if (p->detail[i].shares == (shared == 1))
-                p->stage_count =
-                    tsi_max_i64(p->stage_count, p->before + p->detail[i].program->round_count);
-        if (shared == 1 && tsi_rounds_apart(&p->rounds)) p->before = p->stage_count;
-    }
+    p->stage_count = tsi_rounds_all(&p->rounds);
     p->stage = tsi_arena_calloc(&p->memory, (size_t)p->stage_count, sizeof *p->stage);
     if (!p->stage) return tsi_fail_memory("a prepared exchange", sizeof *p->stage);
     for (int64_t r = 0; r < p->stage_count; r++)
