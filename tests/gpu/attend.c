@@ -261,12 +261,8 @@ static void compare(test *t, int i, const results *got, const results *want)
 
 static results run(test *t, const char *device, int ranks, const shape *list, int count)
 {
-    char error[512] = "";
     results to = { list, count, calloc((size_t)count, sizeof(kept)), 0 };
-    ts_status status = ts_launch_with(
-        TS_OPTIONS(ts_world_options, .rank_count = ranks, .seed = 3, .device = device), attend, &to,
-        error, sizeof error);
-    TEST_SAY(t, status == TS_OK, "%s: %s", device, error);
+    gpu_launch(t, device, ranks, 3, attend, &to);
     return to;
 }
 

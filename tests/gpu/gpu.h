@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu.h - what tests on a GPU share: the module's first device, blocks on it beside the same blocks
- * on the host, and times of what a stream does. */
+ * on the host, and the same work on both. */
 #ifndef TESTS_GPU_GPU_H
 #define TESTS_GPU_GPU_H
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "device/device.h"
 #include "harness/test.h"
 #include "runtime/module_load.h"
+#include "tessera/op.h"
+#include "tessera/world.h"
 
 /* The first GPU and a stream of it. NULL: the test has failed. */
 static inline const tsi_device *gpu_open(test *t, tsi_stream **stream)
@@ -51,6 +54,47 @@ static inline char *gpu_read(test *t, const tsi_device *gpu, tsi_stream *stream,
     TEST_OK(t, gpu->copy_out(gpu, back, pair.device, pair.bytes, stream));
     TEST_OK(t, gpu->stream_sync(gpu, stream));
     return back;
+}
+
+/* ---- the same work on the host and on a GPU -------------------------------------------------- */
+
+static inline void gpu_launch(test *t, const char *device, int64_t ranks, uint64_t seed,
+                              ts_work_fn work, void *context)
+{
+    char error[512] = "";
+    ts_status status = ts_launch_with(
+        TS_OPTIONS(ts_world_options, .rank_count = ranks, .seed = seed, .device = device), work,
+        context, error, sizeof error);
+    TEST_SAY(t, status == TS_OK, "%s: %s", device, error);
+}
+
+/* One rank each, from the same random numbers. */
+static inline void gpu_beside_host(test *t, uint64_t seed, ts_work_fn work, void *on_host,
+                                   void *on_gpu)
+{
+    gpu_launch(t, "cpu", 1, seed, work, on_host);
+    gpu_launch(t, "cuda", 1, seed, work, on_gpu);
+}
+
+/* All elements, to be freed; NULL: there is no such tensor. With TESSERA_CUDA_MEMORY=host: they are
+ * read through pointers. */
+static inline double *gpu_values(ts_tensor *x, int64_t *count)
+{
+    ts_array view = TS_INIT(ts_array);
+    ts_tensor *wide = ts_cast(x, TS_DTYPE_F64);
+    if (!wide || ts_tensor_view(wide, &view) != TS_OK) return NULL;
+    ts_shape shape = ts_tensor_shape(wide);
+    *count = ts_shape_count(&shape);
+    double *values = malloc((size_t)*count * sizeof *values + 1);
+    memcpy(values, view.data, (size_t)*count * sizeof *values);
+    return values;
+}
+
+/* A result may differ from the host's by a few roundings of its dtype, as a part of the largest
+ * element. */
+static inline double gpu_allowed(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_BF16 ? 0x1p-7 : dtype == TS_DTYPE_F64 ? 1e-13 : 1e-5;
 }
 
 #endif

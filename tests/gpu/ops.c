@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - operators on a GPU against the same calls on the host, from the same random numbers; then
- * their rates: products in TFLOP/s, the others in bytes read and written.
- *
- * A result may differ from the host's by a few roundings of its dtype, as a part of the largest
- * element: 2^-7 for bf16, 1e-5 for f32. */
+ * their rates: products in TFLOP/s, the others in bytes read and written. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -150,15 +147,7 @@ static ts_status compute(ts_rank *me, void *context)
     for (int c = 0; c < CASES; c++)
         for (int d = 0; d < DTYPES; d++) {
             ts_scope scope = ts_scope_open(me, NULL);
-            ts_array view = TS_INIT(ts_array);
-            ts_tensor *wide = ts_cast(cases[c].make(mesh, dtypes[d]), TS_DTYPE_F64);
-            if (wide && ts_tensor_view(wide, &view) == TS_OK) {
-                ts_shape shape = ts_tensor_shape(wide);
-                int64_t count = ts_shape_count(&shape);
-                out->count[c][d] = count;
-                out->value[c][d] = malloc((size_t)count * sizeof(double));
-                memcpy(out->value[c][d], view.data, (size_t)count * sizeof(double));
-            }
+            out->value[c][d] = gpu_values(cases[c].make(mesh, dtypes[d]), &out->count[c][d]);
             (void)ts_scope_close(scope);
         }
     return ts_rank_status(me);
@@ -173,23 +162,15 @@ static void check(test *t, const char *name, ts_dtype dtype, const double *got, 
         double off = fabs(got[i] - want[i]);
         if (!(off <= worst)) worst = off;
     }
-    double allowed = dtype == TS_DTYPE_BF16 ? 0x1p-7 : dtype == TS_DTYPE_F64 ? 1e-13 : 1e-5;
-    TEST_SAY(t, worst <= allowed * most, "%s of %s: off by %g of %g", name, ts_dtype_name(dtype),
-             worst, most);
+    TEST_SAY(t, worst <= gpu_allowed(dtype) * most, "%s of %s: off by %g of %g", name,
+             ts_dtype_name(dtype), worst, most);
 }
 
 TS_TEST_LONG(operators_agree_with_the_host, 300)
 {
     static results on[2];
-    static const char *const device[2] = { "cpu", "cuda" };
     (void)setenv("TESSERA_CUDA_MEMORY", "host", 1); /* results are read through pointers */
-    for (int i = 0; i < 2; i++) {
-        char error[512] = "";
-        ts_status status = ts_launch_with(
-            TS_OPTIONS(ts_world_options, .rank_count = 1, .seed = 7, .device = device[i]), compute,
-            &on[i], error, sizeof error);
-        TEST_SAY(t, status == TS_OK, "%s: %s", device[i], error);
-    }
+    gpu_beside_host(t, 7, compute, &on[0], &on[1]);
     for (int c = 0; c < CASES; c++)
         for (int d = 0; d < DTYPES; d++) {
             bool both = on[0].value[c][d] && on[1].value[c][d];

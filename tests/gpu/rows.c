@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rows.c - what works on rows (softmax, norms, losses, sums) on a GPU against the same calls on the
  * host, over lengths on both sides of every border between kernels, with more rows than are on
- * their way at once; rows with infinities, and rows of nothing else.
- *
- * A result may differ from the host's by a few roundings of its dtype, as a part of the largest
- * element: 2^-7 for bf16, 1e-5 for f32, 1e-13 for f64. */
+ * their way at once; rows with infinities, and rows of nothing else. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -44,13 +41,7 @@ typedef struct asked {
 
 static void keep(asked *a, int which, ts_tensor *x)
 {
-    ts_array view = TS_INIT(ts_array);
-    ts_tensor *wide = ts_cast(x, TS_DTYPE_F64);
-    if (!wide || ts_tensor_view(wide, &view) != TS_OK) return;
-    ts_shape shape = ts_tensor_shape(wide);
-    a->count[which] = ts_shape_count(&shape);
-    a->value[which] = malloc((size_t)a->count[which] * sizeof(double) + 1);
-    memcpy(a->value[which], view.data, (size_t)a->count[which] * sizeof(double));
+    a->value[which] = gpu_values(x, &a->count[which]);
 }
 
 /* Some numbers are -inf, and all of some rows. */
@@ -131,26 +122,16 @@ static void check(test *t, const asked *got, const asked *want, int which)
         most = fmax(most, fabs(y));
         worst = fmax(worst, fabs(x - y));
     }
-    double allowed = want->dtype == TS_DTYPE_BF16  ? 0x1p-7
-                     : want->dtype == TS_DTYPE_F64 ? 1e-13
-                                                   : 1e-5;
     TEST_SAY(t, strange == 0, "%s of %s, %lld columns: %lld places are no numbers on one side",
              names[which], ts_dtype_name(want->dtype), (long long)want->length, (long long)strange);
-    TEST_SAY(t, worst <= allowed * most, "%s of %s, %lld columns: off by %g of %g", names[which],
-             ts_dtype_name(want->dtype), (long long)want->length, worst, most);
+    TEST_SAY(t, worst <= gpu_allowed(want->dtype) * most, "%s of %s, %lld columns: off by %g of %g",
+             names[which], ts_dtype_name(want->dtype), (long long)want->length, worst, most);
 }
 
 static void compare(test *t, ts_dtype dtype, int64_t length)
 {
-    static const char *const device[2] = { "cpu", "cuda" };
     asked on[2] = { { .dtype = dtype, .length = length }, { .dtype = dtype, .length = length } };
-    for (int i = 0; i < 2; i++) {
-        char error[512] = "";
-        ts_status status = ts_launch_with(
-            TS_OPTIONS(ts_world_options, .rank_count = 1, .seed = 11, .device = device[i]), compute,
-            &on[i], error, sizeof error);
-        TEST_SAY(t, status == TS_OK, "%s: %s", device[i], error);
-    }
+    gpu_beside_host(t, 11, compute, &on[0], &on[1]);
     for (int k = 0; k < RESULTS; k++) {
         check(t, &on[1], &on[0], k);
         free(on[0].value[k]);
