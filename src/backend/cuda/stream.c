@@ -49,28 +49,6 @@ static ts_status tickets_make(tsi_stream *stream)
     return TS_OK;
 }
 
-static void stream_destroy(const tsi_device *device, tsi_stream *stream);
-
-static ts_status stream_create(const tsi_device *device, tsi_stream **out)
-{
-    tsi_cuda *cuda = tsi_cuda_of(device);
-    *out = NULL;
-    TSI_TRY(tsi_cuda_enter(cuda));
-    tsi_stream *stream = tsi_calloc(1, sizeof *stream);
-    if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
-    ts_status status = stream_open(cuda, stream);
-    if (status != TS_OK) {
-        tsi_free(stream);
-        return status;
-    }
-    status = tickets_make(stream);
-    if (status == TS_OK)
-        *out = stream;
-    else
-        stream_destroy(device, stream);
-    return status;
-}
-
 static void stream_destroy(const tsi_device *device, tsi_stream *stream)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
@@ -94,6 +72,26 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
     if (alive) (void)tsi_cu.stream_destroy(stream->handle);
     pthread_mutex_destroy(&stream->lock);
     tsi_free(stream);
+}
+
+static ts_status stream_create(const tsi_device *device, tsi_stream **out)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    *out = NULL;
+    TSI_TRY(tsi_cuda_enter(cuda));
+    tsi_stream *stream = tsi_calloc(1, sizeof *stream);
+    if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
+    ts_status status = stream_open(cuda, stream);
+    if (status != TS_OK) {
+        tsi_free(stream);
+        return status;
+    }
+    status = tickets_make(stream);
+    if (status == TS_OK)
+        *out = stream;
+    else
+        stream_destroy(device, stream);
+    return status;
 }
 
 static ts_status refuse_captured(const tsi_stream *stream)
