@@ -219,7 +219,7 @@ static int32_t oldest_wait(const order *o)
     return found;
 }
 
-static const double at_once = -2; /* before releases */
+static const double foremost = -2; /* a key before those of releases */
 
 /* The next one by keys, if there is room for what it makes; else a wait that makes room. */
 static int32_t pop_in_room(order *o)
@@ -228,7 +228,7 @@ static int32_t pop_in_room(order *o)
     bool full = makes > 0 && most > 0 && o->held + makes > most;
     int32_t wait = full ? oldest_wait(o) : -1;
     if (wait >= 0) {
-        o->key[o->heap[wait]] = at_once;
+        o->key[o->heap[wait]] = foremost;
         heap_rise(o, wait);
     }
     int32_t next = heap_pop(o);
@@ -240,9 +240,10 @@ static int32_t pop_in_room(order *o)
 
 static int32_t pop_next(order *o, pace by)
 {
+    if (by == AT_ONCE) return heap_pop(o);
     if (by == IN_ROOM) return pop_in_room(o);
-    int32_t next = by == IN_TIME ? pop_in_time(o) : heap_pop(o);
-    if (by == IN_TIME) pass_time(o, next);
+    int32_t next = pop_in_time(o);
+    pass_time(o, next);
     return next;
 }
 
