@@ -80,7 +80,7 @@ typedef void (*ts_program_bar_fn)(const ts_program_bar *bar, void *context);
 /* ---- reordering ------------------------------------------------------------------------------ */
 enum {
     TS_PASS_HOIST = 1,     /* begin collectives as early as their inputs are there */
-    TS_PASS_SINK = 2,      /* wait as late as their results are needed */
+    TS_PASS_SINK = 2,      /* wait when their results, or their memory, are needed */
     TS_PASS_BUCKET = 4,    /* several small ones as one */
     TS_PASS_PREFETCH = 8,  /* gathers ahead of the module before */
     TS_PASS_FILL = 16,     /* weight gradients into the gaps */

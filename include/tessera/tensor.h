@@ -142,7 +142,7 @@ TS_API ts_tensor *ts_redistribute(ts_tensor *x, const char *placements);
 TS_API ts_tensor *ts_redistribute_to(ts_tensor *x, const ts_sharding *to); /* any mesh; hot path */
 TS_API ts_tensor *ts_redistribute_with(ts_tensor *x, const ts_sharding *to,
                                        const ts_move_options *options);
-/* Several tensors in one round; out receives count tensors, all NULL on failure. recorded */
+/* Several tensors in common rounds; out receives count tensors, all NULL on failure. recorded */
 TS_API ts_status ts_redistribute_many(ts_tensor *const *x, const ts_sharding *const *to,
                                       int32_t count, ts_tensor **out);
 /* Changes the layout of a variable under its handle: its block is replaced when the move is
