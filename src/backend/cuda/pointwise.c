@@ -34,13 +34,13 @@ static compute compute_of(const tsi_kernel_io *io)
     for (int32_t k = 0; k < io->input_count; k++) {
         int32_t dtype = io->in[k].block.dtype;
         if (tsi_cuda_is_complex(dtype) || dtype == TS_DTYPE_NONE) return NOWHERE;
-        real = real || tsi_cuda_is_narrow(dtype) || dtype == TS_DTYPE_F64;
+        real = real || tsi_cuda_is_real(dtype);
         wide = wide || (!tsi_cuda_is_narrow(dtype) && dtype != TS_DTYPE_BOOL);
         narrow = narrow || tsi_cuda_is_narrow(dtype);
     }
     ts_dtype with = family->with ? family->with(io->attributes) : TS_DTYPE_BOOL;
     if (tsi_cuda_is_complex(with)) return NOWHERE;
-    real = real || tsi_cuda_is_narrow(with) || with == TS_DTYPE_F64;
+    real = real || tsi_cuda_is_real(with);
     if (!real) return family->fns.integer ? IN_I64 : NOWHERE;
     if (!family->fns.real) return NOWHERE;
     return wide || !narrow || io->out[0].block.dtype == TS_DTYPE_BOOL ? IN_F64 : IN_F32;

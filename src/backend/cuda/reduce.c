@@ -184,7 +184,7 @@ static compute compute_of(const tsi_kernel_io *io, int32_t op, bool has_whole)
 {
     int32_t dtype = io->in[0].block.dtype;
     if (tsi_cuda_is_narrow(dtype) && io->out[0].block.dtype != TS_DTYPE_I64) return IN_F32;
-    bool whole = has_whole && dtype != TS_DTYPE_F64 && !tsi_cuda_is_narrow(dtype);
+    bool whole = has_whole && !tsi_cuda_is_real(dtype);
     return whole && op <= TSI_CUDA_PROD ? IN_I64 : IN_F64;
 }
 
@@ -440,8 +440,7 @@ static ts_status extreme(const tsi_kernel_io *io, bool least)
                                    .least = least,
                                    .from_dtype = in->dtype,
                                    .to_dtype = to ? to->dtype : 0,
-                                   .whole = in->dtype != TS_DTYPE_F64 &&
-                                            !tsi_cuda_is_narrow(in->dtype) };
+                                   .whole = !tsi_cuda_is_real(in->dtype) };
     args.to.data = to ? to->data : NULL;
     args.at.data = at->data;
     tsi_cuda_space_make(&args.outer, s.outer, s.extent[0]);
