@@ -42,6 +42,7 @@ uint32_t tsi_machine(void)
     const char *wish = getenv("TESSERA_ISA");
     has = ask();
     if (wish && strcmp(wish, "base") == 0) has &= TSI_MACHINE_NEON;
+    if (wish && strcmp(wish, "avx2") == 0) has &= TSI_MACHINE_NEON | TSI_MACHINE_AVX2;
     has |= 1u << 31;
     atomic_store_explicit(&known, has, memory_order_relaxed);
     return has;

@@ -14,8 +14,8 @@ enum {
     TSI_MACHINE_AMX_BF16 = 32 /* the system has granted the tiles to this process */
 };
 
-/* Asked once and kept. TESSERA_ISA=base takes away all that is not in every machine of the target.
- */
+/* Asked once and kept. TESSERA_ISA=base takes away all that is not in every machine of the target,
+ * avx2 all that is newer than AVX2. */
 uint32_t tsi_machine(void);
 #if defined(__x86_64__)
 uint32_t tsi_machine_x86(void); /* uncached */
