@@ -151,7 +151,11 @@ static ts_status products(bench_attention *b)
         product p = { b->me, ts_randn(b->mesh, dtypes[i], TS_SHAPE(n, n), NULL),
                       ts_randn(b->mesh, dtypes[i], TS_SHAPE(n, n), NULL) };
         contest_times times;
-        contest c = { ts_group_world(b->me), 1, 1.0, &p, run_product };
+        contest c = { .world = ts_group_world(b->me),
+                      .contenders = 1,
+                      .seconds = 1.0,
+                      .context = &p,
+                      .run = run_product };
         status = contest_run(&c, &times);
         b->product[i] = 2.0 * (double)n * (double)n * (double)n / times.median[0];
         (void)bench_lines_add(&b->lines, "GFLOP/s", b->product[i] / 1e9, "product %s 4096",

@@ -93,7 +93,11 @@ static ts_status measure_products(bench_experts *b)
                    ts_from_function(sorted_at, b, ts_sharding_get(b->mesh, "R"), ids),
                    ts_randn(b->mesh, TS_DTYPE_F32, TS_SHAPE(2 * b->inner, b->width), NULL) };
     contest_times times;
-    contest c = { ts_group_world(b->me), 2, (double)b->seconds / 4, &p, run_products };
+    contest c = { .world = ts_group_world(b->me),
+                  .contenders = 2,
+                  .seconds = (double)b->seconds / 4,
+                  .context = &p,
+                  .run = run_products };
     ts_status status = contest_run(&c, &times);
     double work = 4e-9 * (double)rows * (double)b->width * (double)b->inner;
     bench_line *line = bench_lines_add(&b->lines, "GFLOP/s", work / times.median[0],
@@ -232,7 +236,11 @@ static ts_status measure_passing(bench_experts *b, int64_t ranks, bool own)
         p.recv = p.home + all;
         p.back = p.recv + ranks;
         passing_parts(&p, ranks);
-        contest c = { p.world, 2, (double)b->seconds / 8, &p, run_passing };
+        contest c = { .world = p.world,
+                      .contenders = 2,
+                      .seconds = (double)b->seconds / 8,
+                      .context = &p,
+                      .run = run_passing };
         status = contest_run(&c, &times);
     }
     if (status == TS_OK && me == 0) {
@@ -286,7 +294,11 @@ static ts_status measure_layer(bench_experts *b, bench_experts *shared)
     l.experts.in = ts_randn(m, f32, TS_SHAPE(b->experts, 2, b->inner, b->width), "S(0)");
     l.experts.out = ts_randn(m, f32, TS_SHAPE(b->experts, b->width, b->inner), "S(0)");
     contest_times times;
-    contest c = { ts_group_world(b->me), 2, (double)b->seconds / 3, &l, run_layer };
+    contest c = { .world = ts_group_world(b->me),
+                  .contenders = 2,
+                  .seconds = (double)b->seconds / 3,
+                  .context = &l,
+                  .run = run_layer };
     ts_status status = contest_run(&c, &times);
     ts_status closed = ts_scope_close(scope);
     if (status != TS_OK || ts_rank_index(b->me) != 0) return status != TS_OK ? status : closed;

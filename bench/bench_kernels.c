@@ -44,6 +44,7 @@ ts_status bench_kernels_measure(bench_kernels *self, int contenders,
     contest c = { .world = ts_group_world(self->me),
                   .contenders = contenders,
                   .seconds = share < most ? share : most,
+                  .rest = self->rest,
                   .context = context,
                   .run = run };
     return contest_run(&c, times);

@@ -26,6 +26,7 @@ typedef struct bench_kernels {
     double exp_rate; /* exponentials of f32 added up in the first cache, by all threads; 0: not
                         measured yet */
     int64_t left;    /* lines that are not measured yet */
+    double rest;     /* contest.rest */
     bool counting, json;
 } bench_kernels;
 

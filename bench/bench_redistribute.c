@@ -303,7 +303,9 @@ static ts_status measure_overlap(bench *self, ts_rank *me, ts_shape shape, doubl
     o.a = room;
     o.b = room + PRODUCT * PRODUCT;
     o.c = room + 2 * PRODUCT * PRODUCT;
-    contest race = { world, 3, seconds, &o, run_overlap };
+    contest race = {
+        .world = world, .contenders = 3, .seconds = seconds, .context = &o, .run = run_overlap
+    };
     contest_times times = { { 0 }, { 0 } };
     ts_status status = room && o.x && o.to ? balance(&o, world) : TS_ERR_MEMORY;
     if (status == TS_OK) status = contest_run(&race, &times);

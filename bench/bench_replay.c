@@ -99,7 +99,11 @@ static ts_status run_model(bench *self, ts_rank *me)
 {
     racer r = { .me = me };
     ts_status status = make(self, &r, ts_mesh_create(me, self->mesh));
-    contest race = { ts_group_world(me), WAYS, (double)self->seconds * 0.7, &r, run_once };
+    contest race = { .world = ts_group_world(me),
+                     .contenders = WAYS,
+                     .seconds = (double)self->seconds * 0.7,
+                     .context = &r,
+                     .run = run_once };
     contest_times times = { { 0 }, { 0 } };
     if (status == TS_OK) status = contest_run(&race, &times);
     ts_step_summary is = TS_INIT(ts_step_summary);
@@ -166,7 +170,11 @@ static ts_status run_chain(bench *self, ts_rank *me)
     c.x = ts_ones(ts_mesh_self(me), TS_DTYPE_F32, TS_SHAPE(NUMBERS), "R");
     c.y = ts_ones(ts_mesh_self(me), TS_DTYPE_F32, TS_SHAPE(NUMBERS), "R");
     c.step = ts_step_record(me, chain_step, &c);
-    contest race = { ts_group_world(me), CHAIN_WAYS, (double)self->seconds * 0.3, &c, chain_once };
+    contest race = { .world = ts_group_world(me),
+                     .contenders = CHAIN_WAYS,
+                     .seconds = (double)self->seconds * 0.3,
+                     .context = &c,
+                     .run = chain_once };
     contest_times times = { { 0 }, { 0 } };
     ts_status status = ts_rank_status(me);
     if (status == TS_OK) status = contest_run(&race, &times);

@@ -100,7 +100,11 @@ static ts_status run_case(bench *self, ts_rank *me, size_t which)
         r.weight[alone] = ts_randn(mesh, TS_DTYPE_F32, TS_SHAPE(c, c, 3, 3), "R");
     }
     double seconds = (double)self->seconds / CASES;
-    contest race = { ts_group_world(me), WAYS, seconds, &r, run_once };
+    contest race = { .world = ts_group_world(me),
+                     .contenders = WAYS,
+                     .seconds = seconds,
+                     .context = &r,
+                     .run = run_once };
     contest_times times = { { 0 }, { 0 } };
     ts_status status = ts_rank_status(me);
     if (status == TS_OK) status = contest_run(&race, &times);

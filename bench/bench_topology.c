@@ -51,7 +51,11 @@ ts_status bench_probe_time(ts_rank *me, bench_probe *probe, double seconds)
     ts_status status = m.x && m.to ? ts_tensor_view(m.x, &view) : ts_rank_status(me);
     if (status == TS_OK)
         memset(view.data, 0, (size_t)ts_shape_count(&view.meta.shape) * sizeof(float));
-    contest race = { ts_group_world(me), 1, seconds, &m, move_once };
+    contest race = { .world = ts_group_world(me),
+                     .contenders = 1,
+                     .seconds = seconds,
+                     .context = &m,
+                     .run = move_once };
     contest_times times = { { 0 }, { 0 } };
     if (status == TS_OK) status = contest_run(&race, &times);
     probe->measured_us = times.median[0] * 1e6;

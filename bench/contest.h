@@ -15,6 +15,7 @@ typedef struct contest {
     ts_group *world;
     int contenders;
     double seconds; /* to spend, about */
+    double rest; /* before the first contender's batches: others' threads fall asleep meanwhile */
     void *context;
     ts_status (*run)(void *context, int who); /* once */
 } contest;

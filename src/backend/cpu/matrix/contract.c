@@ -175,7 +175,7 @@ static tsi_gemm gemm_of(const product *p)
  * is soonest done by a simple model: a piece takes the time of its results, and of the rows and
  * columns it packs for itself, each as long as PACKING results, and CALL operations for the call.
  */
-enum { UNIT = 32, PACKING = 7, CALL = 100000, LEAST = TSI_GEMM_PIECE_LEAST, ROUNDS = 4 };
+enum { UNIT = 32, PACKING = 7, CALL = 100000, ROUNDS = 4 };
 
 static int64_t step_of(int64_t side, int64_t parts)
 {
@@ -191,18 +191,18 @@ static double time_of(const tsi_gemm *g, int64_t rows, int64_t columns, int64_t 
     return (double)((pieces - 1) / threads + 1) * piece;
 }
 
-/* Is the last piece, the smallest, of LEAST operations? */
-static bool is_enough(const tsi_gemm *g, int64_t rows, int64_t columns)
+/* Operations of the last piece, the smallest. */
+static double least_of(const tsi_gemm *g, int64_t rows, int64_t columns)
 {
     double r = (double)((g->m - 1) % rows + 1), c = (double)((g->n - 1) % columns + 1);
-    return 2.0 * r * c * (double)g->k >= LEAST;
+    return 2.0 * r * c * (double)g->k;
 }
 
 /* The number of threads counts only if a piece has the same bits however the product is cut; else
  * the cut is one for 8 threads, of large products for up to 64. */
 static int64_t threads_for(const tasks *t, double work)
 {
-    if (work >= 2.0 * LEAST && tsi_gemm_bits_hold(t->p->compute))
+    if (work >= 2.0 * tsi_gemm_piece_least(t->p->compute) && tsi_gemm_bits_hold(t->p->compute))
         return tsi_parallel_threads(t->p->rank);
     double by_size = work / 128e6;
     return by_size < 8 ? 8 : by_size > 64 ? 64 : (int64_t)by_size;
@@ -213,18 +213,19 @@ static void cut(tasks *t, int64_t batches)
     const tsi_gemm *g = &t->whole;
     int64_t m = g->m, n = g->n;
     double work = 2.0 * (double)m * (double)n * (double)g->k;
+    double least = tsi_gemm_piece_least(t->p->compute);
     int64_t threads = threads_for(t, work * (double)batches);
     t->row_step = m;
     t->column_step = n;
     double best = time_of(g, m, n, batches, threads);
-    int64_t most = (int64_t)(work / LEAST), enough = ROUNDS * threads / batches + 1;
+    int64_t most = (int64_t)(work / least), enough = ROUNDS * threads / batches + 1;
     if (most > enough) most = enough;
     for (int64_t down = 1; down <= most && (down == 1 || m > UNIT * (down - 1)); down++)
         for (int64_t across = 1; down * across <= most && (across == 1 || n > UNIT * (across - 1));
              across++) {
             int64_t rows = step_of(m, down), columns = step_of(n, across);
             double time = time_of(g, rows, columns, batches, threads);
-            if (time >= best || !is_enough(g, rows, columns)) continue;
+            if (time >= best || least_of(g, rows, columns) < least) continue;
             best = time;
             t->row_step = rows;
             t->column_step = columns;

@@ -37,6 +37,8 @@ bool tsi_gemm_blas_has(ts_dtype dtype);
  * f32 or f64; false for other dtypes. */
 enum { TSI_GEMM_PIECE_LEAST = 2100000 };
 bool tsi_gemm_bits_hold(ts_dtype dtype);
+/* So many; of tiles of our own, which hold at any size, what is worth another thread. */
+double tsi_gemm_piece_least(ts_dtype dtype);
 void tsi_gemm_start(void); /* tells OpenBLAS to use the calling thread alone */
 
 /* ---- f32: tiles of our own (tiles_body.h) ---------------------------------------------------- */

@@ -86,3 +86,9 @@ bool tsi_gemm_bits_hold(ts_dtype dtype)
     atomic_store_explicit(mine, answer, memory_order_relaxed);
     return answer == YES;
 }
+
+double tsi_gemm_piece_least(ts_dtype dtype)
+{
+    const double worth = 500000; /* some microseconds */
+    return dtype == TS_DTYPE_F32 && tsi_gemm_f32_is_fast() ? worth : TSI_GEMM_PIECE_LEAST;
+}
