@@ -63,7 +63,7 @@ static float number(uint64_t *state)
 }
 
 typedef struct operands {
-    float a[(SIDE + 2) * K_MOST], b[(SIDE + 2) * K_MOST], c[SIDE * (SIDE + 2)];
+    float a[(SIDE + 2) * K_MOST], b[(SIDE + 2) * K_MOST], c[30 * 302];
     _Alignas(64) float band[TSI_TILES_BAND * TSI_TILES_DEPTH];
     _Alignas(64) float panels[ROOM_COLUMNS * TSI_TILES_DEPTH];
 } operands;
@@ -136,10 +136,13 @@ TS_TEST(tiles_of_every_way)
     int32_t count = sets(all);
     fill(o);
     for (int32_t s = 0; s < count; s++)
-        for (int way = 0; way < 32; way++)
+        for (int way = 0; way < 32; way++) {
             for (int64_t k = 250; k < 260; k += 3)
                 TEST_SAY(t, is_right(&all[s], o, 29, 43, k, way), "%s: way %d, k %lld", all[s].name,
                          way, (long long)k);
+            TEST_SAY(t, is_right(&all[s], o, 30, 300, 21, way), "%s: way %d, 300 columns",
+                     all[s].name, way);
+        }
     free(o);
 }
 

@@ -22,6 +22,8 @@ enum {
     TALL = VF_REGISTERS == 32 ? 12 : 6,
     SHORT = 4, /* rows of the tiles below the last tall one */
     BLOCK = 8,
+    RUN = 128,      /* columns that are packed together */
+    NEAR = 1024,    /* between numbers of k that are read in place: no more than a page */
     IN_PLACE = 8192 /* numbers that stay in the first cache */
 };
 _Static_assert(TSI_TILES_BAND % TALL == 0 && TSI_TILES_BAND_LEAST % TALL == 0, "whole tiles");
@@ -56,22 +58,42 @@ static void turn_block(const float *from, int64_t step, float *to)
     }
 }
 
+/* Columns `column` .. of b that lie together, in whole panels: long runs of memory are read. */
+static void pack_runs(const tsi_gemm *g, int64_t l, int64_t depth, int64_t column, int64_t columns,
+                      float *to)
+{
+    const float *from = (const float *)g->b + l * g->bk + column;
+    for (int64_t k = 0; k < depth; k++, from += g->bk, to += WIDE)
+        for (int64_t j = 0; j < columns; j += WIDE)
+            memcpy(to + j * depth, from + j, WIDE * sizeof *to);
+}
+
 /* Columns `column` .. of b and `depth` numbers of k from l on; zeros where there is no column. */
 static void pack_panel(const tsi_gemm *g, int64_t l, int64_t depth, int64_t column, float *to)
 {
     const float *from = (const float *)g->b + l * g->bk + column * g->bn;
     int64_t columns = g->n - column < WIDE ? g->n - column : WIDE, done = 0;
-    if (columns == WIDE && g->bn == 1) {
-        for (; done < depth; done++)
-            memcpy(to + done * WIDE, from + done * g->bk, WIDE * sizeof *to);
-    } else if (columns == WIDE && g->bk == 1) {
+    if (columns == WIDE && g->bk == 1)
         for (; done + BLOCK <= depth; done += BLOCK)
             for (int64_t j = 0; j < WIDE; j += BLOCK)
                 turn_block(from + done + j * g->bn, g->bn, to + done * WIDE + j);
-    }
     for (; done < depth; done++)
         for (int64_t j = 0; j < WIDE; j++)
             to[done * WIDE + j] = j < columns ? from[done * g->bk + j * g->bn] : 0.0f;
+}
+
+/* Of the columns from `column` on, those from `begin` to `end`. */
+static void pack_panels(const tsi_gemm *g, int64_t l, int64_t depth, int64_t column, int64_t begin,
+                        int64_t end, float *to)
+{
+    for (int64_t j = begin; j < end;) {
+        int64_t run = g->bn == 1 ? (end - j < RUN ? end - j : RUN) / WIDE * WIDE : 0;
+        if (run > 0)
+            pack_runs(g, l, depth, column + j, run, to + j * depth);
+        else
+            pack_panel(g, l, depth, column + j, to + j * depth);
+        j += run > 0 ? run : WIDE;
+    }
 }
 
 /* ---- bands of a ------------------------------------------------------------------------------ */
@@ -191,7 +213,8 @@ static void run_columns(const strip *s)
 /* Are columns of b that lie together read less often than packing them is worth? */
 static bool is_read_in_place(const tsi_gemm *g, int64_t depth)
 {
-    return g->bn == 1 && (g->m <= 2 * TALL || g->bk * depth <= IN_PLACE);
+    bool few = g->m <= 2 * TALL && g->bk <= NEAR;
+    return g->bn == 1 && (few || g->bk * depth <= IN_PLACE);
 }
 
 /* ---- the product ----------------------------------------------------------------------------- */
@@ -211,8 +234,7 @@ void TSI_TILES(const tsi_gemm *g, const tsi_tiles_room *room)
                 s.unpacked = s.columns / WIDE * WIDE;
                 s.step = g->bk;
             }
-            for (int64_t j = s.unpacked; j < s.columns; j += WIDE)
-                pack_panel(g, l, depth, column + j, room->b + j * depth);
+            pack_panels(g, l, depth, column, s.unpacked, s.columns, room->b);
             for (int64_t row = 0; row < g->m; row += room->rows) {
                 const float *from = (const float *)g->a + row * g->am + l * g->ak;
                 s.rows = g->m - row < room->rows ? g->m - row : room->rows;
