@@ -43,6 +43,7 @@ uint32_t tsi_machine(void)
     has = ask();
     if (wish && strcmp(wish, "base") == 0) has &= TSI_MACHINE_NEON;
     if (wish && strcmp(wish, "avx2") == 0) has &= TSI_MACHINE_NEON | TSI_MACHINE_AVX2;
+    if (wish && strcmp(wish, "avx512") == 0) has &= ~(uint32_t)TSI_MACHINE_AMX_BF16;
     has |= 1u << 31;
     atomic_store_explicit(&known, has, memory_order_relaxed);
     return has;

@@ -15,7 +15,7 @@ enum {
 };
 
 /* Asked once and kept. TESSERA_ISA=base takes away all that is not in every machine of the target,
- * avx2 all that is newer than AVX2. */
+ * avx2 all that is newer than AVX2, avx512 AMX. */
 uint32_t tsi_machine(void);
 #if defined(__x86_64__)
 uint32_t tsi_machine_x86(void); /* uncached */
