@@ -230,7 +230,7 @@ static void note_peak(tsi_step *step, int64_t rank, int64_t rise)
 {
     tsi_step_list *list = rank < step->list_count ? &step->list[rank] : NULL;
     for (int32_t v = 0; list && v < list->value_count; v++)
-        rise += list->value[v].life & TSI_LIFE_TAKEN ? list->value[v].bytes : 0;
+        rise += list->value[v].life & TSI_LIFE_TAKEN ? tsi_held_bytes(&list->value[v]) : 0;
     if (list) list->peak = rise;
 }
 
