@@ -167,11 +167,16 @@ ts_status tsi_fail_memory(const char *what, size_t bytes)
 
 int64_t tsi_alloc_fail_at(int64_t n)
 {
+    static _Atomic int64_t asked; /* n of the last call */
     int64_t tried = 0;
     for (int i = 0; i < STRIPE_COUNT; i++)
         tried += atomic_load_explicit(&stripes[i].tried, memory_order_relaxed);
-    atomic_store_explicit(&fail_in, n, memory_order_relaxed);
-    return tried - atomic_exchange_explicit(&tried_base, tried, memory_order_relaxed);
+    int64_t left = atomic_exchange_explicit(&fail_in, n, memory_order_relaxed);
+    int64_t wanted = atomic_exchange_explicit(&asked, n, memory_order_relaxed);
+    int64_t since = tried - atomic_exchange_explicit(&tried_base, tried, memory_order_relaxed);
+    /* Others may have been between both counts at the last call: that one failed is certain. */
+    bool failed = wanted > 0 && left <= 0;
+    return failed && since < wanted ? wanted : since;
 }
 
 int64_t tsi_alloc_live(void)

@@ -41,7 +41,8 @@ static inline ts_status tsi_room(void *array, int64_t count, int64_t *capacity, 
 }
 
 /* The n-th allocation from now fails (1: the next one), and only that; 0 switches it off. Returns
- * how many allocations were tried since the last call. Process-wide. */
+ * how many allocations were tried since the last call, n of it at least if one failed.
+ * Process-wide. */
 int64_t tsi_alloc_fail_at(int64_t n);
 int64_t tsi_alloc_live(void); /* allocations not yet freed, for leak tests */
 
