@@ -16,6 +16,7 @@
 #include "backend/cpu/matrix/contract.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "base/compiler.h"
+#include "op/matrix/chunks.h"
 #include "op/matrix/letters.h"
 
 enum { A, B, C, OPERANDS };
@@ -176,6 +177,8 @@ static tsi_gemm gemm_of(const product *p)
  * columns it packs for itself, each as long as PACKING results, and CALL operations for the call.
  */
 enum { UNIT = 32, PACKING = 7, CALL = 100000, ROUNDS = 4 };
+_Static_assert((int)TSI_CHUNK_LEAST >= (int)TSI_GEMM_PIECE_LEAST && TSI_CHUNK_UNIT % UNIT == 0,
+               "rows that chunks compute alone hold");
 
 static int64_t step_of(int64_t side, int64_t parts)
 {

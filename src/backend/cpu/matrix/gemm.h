@@ -33,8 +33,8 @@ bool tsi_gemm_fits(int64_t rows, int64_t columns, int64_t row_stride, int64_t co
 bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *gemm);
 bool tsi_gemm_blas_has(ts_dtype dtype);
 /* Has a part of a product, cut at multiples of 32 of m and n and of so many operations at least,
- * the same bits as in the whole? True if it is so for products of every kind that are tried once,
- * f32 or f64; false for other dtypes. */
+ * the same bits as in the whole? True by definition of our own, else if it is so for products of
+ * every kind that are tried once, f32 or f64; false for other dtypes. */
 enum { TSI_GEMM_PIECE_LEAST = 2100000 };
 bool tsi_gemm_bits_hold(ts_dtype dtype);
 /* So many; of tiles of our own, which hold at any size, what is worth another thread. */
@@ -60,7 +60,7 @@ void tsi_tiles_avx2(const tsi_gemm *gemm, const tsi_tiles_room *room);
 void tsi_tiles_avx512(const tsi_gemm *gemm, const tsi_tiles_room *room);
 #endif
 void tsi_gemm_f32(const tsi_gemm *gemm); /* on the calling thread; any strides but cn, which is 1 */
-bool tsi_gemm_f32_is_fast(void);         /* as fast as a good BLAS, on this machine */
+bool tsi_gemm_f32_is_ours(void);         /* is it, here? As fast as a good BLAS, or there is none */
 
 /* One of m and n is 1, and the other operand's rows or columns lie together: f32, f64, bf16. */
 bool tsi_gemm_is_vector(ts_dtype dtype, const tsi_gemm *gemm);

@@ -4,7 +4,7 @@
  * Each result is a sum over k, and BLAS adds it up in an order that depends on k alone as long as
  * the same loop computes it; a boundary at a multiple of 32 moves no result from a whole tile to an
  * edge. Small products may have a loop of their own: no piece is smaller than TSI_GEMM_PIECE_LEAST.
- * Tiles of our own hold by their definition, some libraries do not (0041).
+ * Tiles of our own hold by their definition and are not tried; some libraries do not (0041).
  * Versions differ, though, so it is tried, once in a process and dtype: products in every
  * transposition, with odd sides and a k of several blocks, whole and in pieces just large enough.
  */
@@ -79,6 +79,7 @@ bool tsi_gemm_bits_hold(ts_dtype dtype)
     enum { UNKNOWN, YES, NO };
     static _Atomic int known[2];
     if (dtype != TS_DTYPE_F32 && dtype != TS_DTYPE_F64) return false;
+    if (dtype == TS_DTYPE_F32 && tsi_gemm_f32_is_ours()) return true;
     _Atomic int *mine = &known[dtype == TS_DTYPE_F64];
     int answer = atomic_load_explicit(mine, memory_order_relaxed);
     if (TSI_LIKELY(answer != UNKNOWN)) return answer == YES;
@@ -90,5 +91,5 @@ bool tsi_gemm_bits_hold(ts_dtype dtype)
 double tsi_gemm_piece_least(ts_dtype dtype)
 {
     const double worth = 500000; /* some microseconds */
-    return dtype == TS_DTYPE_F32 && tsi_gemm_f32_is_fast() ? worth : TSI_GEMM_PIECE_LEAST;
+    return dtype == TS_DTYPE_F32 && tsi_gemm_f32_is_ours() ? worth : TSI_GEMM_PIECE_LEAST;
 }

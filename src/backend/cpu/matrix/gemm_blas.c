@@ -138,7 +138,7 @@ bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *g)
     blasint m = (blasint)g->m, n = (blasint)g->n, k = (blasint)g->k;
     side a = side_of(g->m, g->k, g->am, g->ak), b = side_of(g->k, g->n, g->bk, g->bn);
     blasint ldc = (blasint)(g->m == 1 ? g->n : g->cm);
-    if (dtype == TS_DTYPE_F32 && tsi_gemm_f32_is_fast())
+    if (dtype == TS_DTYPE_F32 && tsi_gemm_f32_is_ours())
         tsi_gemm_f32(g);
     else if (dtype == TS_DTYPE_F32)
         cblas_sgemm(CblasRowMajor, a.transpose, b.transpose, m, n, k, 1.0f, g->a, a.lead, g->b,
@@ -159,8 +159,7 @@ bool tsi_gemm_blas(ts_dtype dtype, const tsi_gemm *g)
     return true;
 }
 
-#else /* ---- without OpenBLAS: tiles in registers over packed panels                              \
-         ------------------------------------ */
+#else /* without OpenBLAS: f64 in small tiles over packed panels */
 
 enum { ROWS = 4, COLUMNS = 16, DEPTH = 256 };
 

@@ -88,7 +88,7 @@ void tsi_gemm_f32(const tsi_gemm *g)
     tiles_of_machine()(g, &room);
 }
 
-bool tsi_gemm_f32_is_fast(void)
+bool tsi_gemm_f32_is_ours(void)
 {
-    return (tsi_machine() & (TSI_MACHINE_AVX2 | TSI_MACHINE_AVX512)) != 0;
+    return !TS_HAVE_OPENBLAS || (tsi_machine() & (TSI_MACHINE_AVX2 | TSI_MACHINE_AVX512)) != 0;
 }

@@ -210,6 +210,8 @@ static void run_columns(const strip *s)
     run_band(*s, false);
 }
 
+/* ---- the product ----------------------------------------------------------------------------- */
+
 /* Are columns of b that lie together read less often than packing them is worth? */
 static bool is_read_in_place(const tsi_gemm *g, int64_t depth)
 {
@@ -217,36 +219,39 @@ static bool is_read_in_place(const tsi_gemm *g, int64_t depth)
     return g->bn == 1 && (few || g->bk * depth <= IN_PLACE);
 }
 
-/* ---- the product ----------------------------------------------------------------------------- */
+/* The columns of s, from `column` on, and its numbers of k from l on: all rows, band by band. */
+static void run_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s, int64_t l,
+                      int64_t column)
+{
+    if (is_read_in_place(g, s.depth)) {
+        s.in_place = (const float *)g->b + l * g->bk + column;
+        s.unpacked = s.columns / WIDE * WIDE;
+        s.step = g->bk;
+    }
+    pack_panels(g, l, s.depth, column, s.unpacked, s.columns, room->b);
+    for (int64_t row = 0; row < g->m; row += room->rows) {
+        const float *from = (const float *)g->a + row * g->am + l * g->ak;
+        s.rows = g->m - row < room->rows ? g->m - row : room->rows;
+        s.c = (float *)g->c + row * g->cm + column;
+        if (g->ak == 1) {
+            pack_rows(g, from, s.rows, s.depth, room->band);
+            run_rows(&s);
+        } else {
+            pack_columns(g, from, s.rows, s.depth, room->band);
+            run_columns(&s);
+        }
+    }
+}
 
 void TSI_TILES(const tsi_gemm *g, const tsi_tiles_room *room)
 {
-    bool by_rows = g->ak == 1;
     for (int64_t l = 0; l < g->k; l += DEPTH) {
-        int64_t depth = g->k - l < DEPTH ? g->k - l : DEPTH;
-        int64_t most = room->columns * DEPTH / depth / WIDE * WIDE; /* columns at a time */
+        strip s = { .a = room->band, .b = room->b, .cm = g->cm, .add = g->accumulate || l > 0 };
+        s.depth = g->k - l < DEPTH ? g->k - l : DEPTH;
+        int64_t most = room->columns * DEPTH / s.depth / WIDE * WIDE; /* columns at a time */
         for (int64_t column = 0; column < g->n; column += most) {
-            strip s = { .a = room->band, .b = room->b, .depth = depth, .cm = g->cm };
             s.columns = g->n - column < most ? g->n - column : most;
-            s.add = g->accumulate || l > 0;
-            if (is_read_in_place(g, depth)) {
-                s.in_place = (const float *)g->b + l * g->bk + column;
-                s.unpacked = s.columns / WIDE * WIDE;
-                s.step = g->bk;
-            }
-            pack_panels(g, l, depth, column, s.unpacked, s.columns, room->b);
-            for (int64_t row = 0; row < g->m; row += room->rows) {
-                const float *from = (const float *)g->a + row * g->am + l * g->ak;
-                s.rows = g->m - row < room->rows ? g->m - row : room->rows;
-                s.c = (float *)g->c + row * g->cm + column;
-                if (by_rows) {
-                    pack_rows(g, from, s.rows, depth, room->band);
-                    run_rows(&s);
-                } else {
-                    pack_columns(g, from, s.rows, depth, room->band);
-                    run_columns(&s);
-                }
-            }
+            run_block(g, room, s, l, column);
         }
     }
 }
