@@ -53,6 +53,16 @@
 #define TSI_INDEPENDENT_HERE 0
 #endif
 
+/* Before a loop of at most 16 iterations, all of which are written out, so that arrays they index
+ * may lie in registers. */
+#if defined(__clang__)
+#define TSI_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define TSI_UNROLL _Pragma("GCC unroll 16")
+#else
+#define TSI_UNROLL
+#endif
+
 /* A vector the compiler does not see through: gcc 12 takes a constant one of bf16 for one of f16.
  */
 #if defined(__aarch64__) && defined(__GNUC__)

@@ -90,5 +90,9 @@ void tsi_gemm_f32(const tsi_gemm *g)
 
 bool tsi_gemm_f32_is_ours(void)
 {
+#if defined(__aarch64__)
+    return true;
+#else
     return !TS_HAVE_OPENBLAS || (tsi_machine() & (TSI_MACHINE_AVX2 | TSI_MACHINE_AVX512)) != 0;
+#endif
 }

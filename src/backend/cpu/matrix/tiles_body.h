@@ -4,7 +4,8 @@
  *
  *   b     DEPTH numbers of k by as many columns as the room holds, as panels
  *         [columns / WIDE][depth][WIDE]: they stay in the second cache
- *   a     a band of rows, as tiles read them: by rows where k lies together, else [depth][TALL]
+ *   a     a band of rows, as tiles read them: by rows where k lies together and a product takes
+ *         its number from memory, else [depth][TALL]
  *   c     TALL x WIDE sums in registers; a row of tiles after the other
  *
  * INV: a result is the sum of sums over DEPTH numbers of k each, every one from zero and in order:
@@ -20,9 +21,10 @@ enum {
     VECTORS = 2,
     WIDE = VECTORS * VF_LANES,
     TALL = VF_REGISTERS == 32 ? 12 : 6,
-    SHORT = 4, /* rows of the tiles below the last tall one */
-    BLOCK = 8,
-    RUN = 128,      /* columns that are packed together */
+    SHORT = 4,                   /* rows of the tiles below the last tall one */
+    BLOCK = VF_BY_LANES ? 4 : 8, /* that is turned at once */
+    RUN = 128,                   /* columns that are packed together */
+    AHEAD = 8,                   /* rows of b that are on their way */
     NEAR = 1024,    /* between numbers of k that are read in place: no more than a page */
     IN_PLACE = 8192 /* numbers that stay in the first cache */
 };
@@ -33,8 +35,26 @@ _Static_assert(TSI_TILES_COLUMNS_LEAST % WIDE == 0 && WIDE % BLOCK == 0, "whole 
 
 typedef float block_row __attribute__((vector_size(BLOCK * sizeof(float))));
 
-/* BLOCK columns of as many numbers of k, which lie together: columns become rows of `to`. */
-static void turn_block(const float *from, int64_t step, float *to)
+/* BLOCK lines, `step` apart, of as many numbers that lie together: lines become columns of `to`. */
+#if VF_BY_LANES
+static TSI_INLINE void turn_block(const float *from, int64_t step, float *to, int64_t to_step)
+{
+    block_row x[BLOCK], pairs[BLOCK];
+    for (int j = 0; j < BLOCK; j++)
+        memcpy(&x[j], from + j * step, sizeof x[j]);
+    for (int j = 0; j < BLOCK; j += 2) {
+        pairs[j] = __builtin_shufflevector(x[j], x[j + 1], 0, 4, 1, 5);
+        pairs[j + 1] = __builtin_shufflevector(x[j], x[j + 1], 2, 6, 3, 7);
+    }
+    for (int i = 0; i < 2; i++) {
+        block_row first = __builtin_shufflevector(pairs[i], pairs[i + 2], 0, 1, 4, 5);
+        block_row second = __builtin_shufflevector(pairs[i], pairs[i + 2], 2, 3, 6, 7);
+        memcpy(to + 2 * i * to_step, &first, sizeof first);
+        memcpy(to + (2 * i + 1) * to_step, &second, sizeof second);
+    }
+}
+#else
+static void turn_block(const float *from, int64_t step, float *to, int64_t to_step)
 {
     block_row x[BLOCK], pairs[BLOCK], fours[BLOCK];
     for (int j = 0; j < BLOCK; j++)
@@ -53,19 +73,24 @@ static void turn_block(const float *from, int64_t step, float *to)
         block_row first = __builtin_shufflevector(fours[i], fours[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         block_row second =
             __builtin_shufflevector(fours[i], fours[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-        memcpy(to + i * WIDE, &first, sizeof first);
-        memcpy(to + (i + 4) * WIDE, &second, sizeof second);
+        memcpy(to + i * to_step, &first, sizeof first);
+        memcpy(to + (i + 4) * to_step, &second, sizeof second);
     }
 }
+#endif
 
 /* Columns `column` .. of b that lie together, in whole panels: long runs of memory are read. */
 static void pack_runs(const tsi_gemm *g, int64_t l, int64_t depth, int64_t column, int64_t columns,
                       float *to)
 {
     const float *from = (const float *)g->b + l * g->bk + column;
-    for (int64_t k = 0; k < depth; k++, from += g->bk, to += WIDE)
-        for (int64_t j = 0; j < columns; j += WIDE)
+    for (int64_t k = 0; k < depth; k++, from += g->bk, to += WIDE) {
+        const float *next = k + AHEAD < depth ? from + AHEAD * g->bk : from;
+        for (int64_t j = 0; j < columns; j += WIDE) {
+            TSI_PREFETCH(next + j);
             memcpy(to + j * depth, from + j, WIDE * sizeof *to);
+        }
+    }
 }
 
 /* Columns `column` .. of b and `depth` numbers of k from l on; zeros where there is no column. */
@@ -76,7 +101,7 @@ static void pack_panel(const tsi_gemm *g, int64_t l, int64_t depth, int64_t colu
     if (columns == WIDE && g->bk == 1)
         for (; done + BLOCK <= depth; done += BLOCK)
             for (int64_t j = 0; j < WIDE; j += BLOCK)
-                turn_block(from + done + j * g->bn, g->bn, to + done * WIDE + j);
+                turn_block(from + done + j * g->bn, g->bn, to + done * WIDE + j, WIDE);
     for (; done < depth; done++)
         for (int64_t j = 0; j < WIDE; j++)
             to[done * WIDE + j] = j < columns ? from[done * g->bk + j * g->bn] : 0.0f;
@@ -98,6 +123,21 @@ static void pack_panels(const tsi_gemm *g, int64_t l, int64_t depth, int64_t col
 
 /* ---- bands of a ------------------------------------------------------------------------------ */
 
+#if VF_BY_LANES
+/* Panels [depth][TALL], DEPTH * TALL apart, of rows whose numbers of k lie together. */
+static void pack_rows(const tsi_gemm *g, const float *from, int64_t rows, int64_t depth, float *to)
+{
+    for (int64_t i = 0; i < rows; i += BLOCK, from += BLOCK * g->am) {
+        float *panel = to + i / TALL * TALL * DEPTH + i % TALL;
+        int64_t here = rows - i < BLOCK ? rows - i : BLOCK, l = 0;
+        for (; here == BLOCK && l + BLOCK <= depth; l += BLOCK)
+            turn_block(from + l, g->am, panel + l * TALL, TALL);
+        for (; l < depth; l++)
+            for (int64_t j = 0; j < BLOCK; j++)
+                panel[l * TALL + j] = j < here ? from[j * g->am + l] : 0.0f;
+    }
+}
+#else
 /* Rows DEPTH apart; those that a tile reads beyond the last are zeros. */
 static void pack_rows(const tsi_gemm *g, const float *from, int64_t rows, int64_t depth, float *to)
 {
@@ -107,6 +147,7 @@ static void pack_rows(const tsi_gemm *g, const float *from, int64_t rows, int64_
     for (int64_t i = rows; i % TALL; i++)
         memset(to + i * DEPTH, 0, bytes);
 }
+#endif
 
 /* Panels [depth][TALL], DEPTH * TALL apart; memory is read once, along m. */
 static void pack_columns(const tsi_gemm *g, const float *from, int64_t rows, int64_t depth,
@@ -123,6 +164,14 @@ static void pack_columns(const tsi_gemm *g, const float *from, int64_t rows, int
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* Before a loop over the rows of a tile: where gcc does not write it out by itself, sums would go
+ * to memory for each number of k. */
+#if VF_BY_LANES
+#define OVER_ROWS TSI_UNROLL
+#else
+#define OVER_ROWS
+#endif
 
 typedef struct strip { /* some rows of a by the columns of b that the room holds */
     const float *a, *b, *in_place;
@@ -149,13 +198,39 @@ static TSI_INLINE void put_row(float *to, const vf *sum, int64_t columns, bool a
         to[j] = add ? to[j] + one[j] : one[j];
 }
 
-/* `tall` rows of s, of which some may be missing, from `column` on. a[i am + l ak]. */
-static TSI_INLINE void tile(const strip *s, int tall, int64_t am, int64_t ak, int64_t column)
+/* One number of k: the row x of b times the numbers of a that begin at `a`, by panels or, where
+ * there are such bands, by rows. */
+static TSI_INLINE void add_products(vf (*sum)[VECTORS], const vf *x, const float *a, int tall,
+                                    bool by_rows)
+{
+#if VF_BY_LANES
+    (void)by_rows;
+    OVER_ROWS
+    for (int i = 0; i < tall; i += VF_LANES) {
+        vf y = (vf)vld1q_f32(a + i);
+        for (int v = 0; v < VECTORS; v++) {
+            sum[i][v] = vf_fma_lane(x[v], y, 0, sum[i][v]);
+            sum[i + 1][v] = vf_fma_lane(x[v], y, 1, sum[i + 1][v]);
+            sum[i + 2][v] = vf_fma_lane(x[v], y, 2, sum[i + 2][v]);
+            sum[i + 3][v] = vf_fma_lane(x[v], y, 3, sum[i + 3][v]);
+        }
+    }
+#else
+    for (int i = 0; i < tall; i++) {
+        vf y = vf_set(a[by_rows ? i * DEPTH : i]);
+        for (int v = 0; v < VECTORS; v++)
+            sum[i][v] = vf_fma(x[v], y, sum[i][v]);
+    }
+#endif
+}
+
+/* `tall` rows of s, of which some may be missing, from `column` on. */
+static TSI_INLINE void tile(const strip *s, int tall, bool by_rows, int64_t column)
 {
     vf sum[TALL][VECTORS];
     bool packed = column >= s->unpacked;
     const float *a = s->a, *b = packed ? s->b + column * s->depth : s->in_place + column;
-    int64_t step = packed ? WIDE : s->step;
+    int64_t a_step = by_rows ? 1 : TALL, b_step = packed ? WIDE : s->step;
     float *c = s->c + column;
     for (int i = 0; i < tall; i++) {
         for (int v = 0; v < VECTORS; v++)
@@ -163,16 +238,13 @@ static TSI_INLINE void tile(const strip *s, int tall, int64_t am, int64_t ak, in
         if (i < s->rows) TSI_PREFETCH(c + i * s->cm);
         if (i < s->rows) TSI_PREFETCH(c + i * s->cm + WIDE - 1);
     }
-    for (int64_t l = 0; l < s->depth; l++, b += step) {
+    for (int64_t l = 0; l < s->depth; l++, a += a_step, b += b_step) {
         vf x[VECTORS];
         for (int v = 0; v < VECTORS; v++)
             memcpy(&x[v], b + v * VF_LANES, sizeof x[v]);
-        for (int i = 0; i < tall; i++) {
-            vf y = vf_set(a[i * am + l * ak]);
-            for (int v = 0; v < VECTORS; v++)
-                sum[i][v] = vf_fma(x[v], y, sum[i][v]);
-        }
+        add_products(sum, x, a, tall, by_rows);
     }
+    OVER_ROWS
     for (int i = 0; i < tall; i++)
         if (i < s->rows) put_row(c + i * s->cm, sum[i], s->columns - column, s->add);
 }
@@ -180,7 +252,7 @@ static TSI_INLINE void tile(const strip *s, int tall, int64_t am, int64_t ak, in
 static TSI_INLINE void sweep(const strip *s, int tall, bool by_rows)
 {
     for (int64_t column = 0; column < s->columns; column += WIDE)
-        tile(s, tall, by_rows ? DEPTH : 1, by_rows ? 1 : TALL, column);
+        tile(s, tall, by_rows, column);
 }
 
 /* All rows of a packed band. What is left below the last tall tile goes in one more where that
@@ -233,13 +305,14 @@ static void run_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s, in
         const float *from = (const float *)g->a + row * g->am + l * g->ak;
         s.rows = g->m - row < room->rows ? g->m - row : room->rows;
         s.c = (float *)g->c + row * g->cm + column;
-        if (g->ak == 1) {
+        if (g->ak == 1)
             pack_rows(g, from, s.rows, s.depth, room->band);
-            run_rows(&s);
-        } else {
+        else
             pack_columns(g, from, s.rows, s.depth, room->band);
+        if (g->ak == 1 && !VF_BY_LANES)
+            run_rows(&s);
+        else
             run_columns(&s);
-        }
     }
 }
 
