@@ -268,10 +268,7 @@ static ts_status run_mma(tsi_stream *stream, call *c)
 /* GPUs of some architectures have less shared memory than the gradient of wide heads takes. */
 static bool has_shared(const tsi_stream *stream, const tsi_cuda_attend_args *a)
 {
-    int most = 0;
-    CUdevice_attribute asked = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-    return tsi_cu.device_attribute(&most, asked, stream->cuda->handle) == CUDA_SUCCESS &&
-           rows_bytes(a, 2 * QUERIES + 4 * KEYS) <= most;
+    return rows_bytes(a, 2 * QUERIES + 4 * KEYS) <= stream->cuda->shared;
 }
 
 static ts_status backward_mma(tsi_stream *stream, tsi_cuda_attend_args *a)

@@ -89,9 +89,10 @@ struct tsi_cuda {
     tsi_device device; /* first: the table's functions get a pointer to it */
     char name[16];
     CUdevice handle;
-    int32_t units; /* multiprocessors */
-    bool early;    /* kernels may begin before the one ahead has ended (kernels/kernel.cuh) */
-    bool beside;   /* small work of graphs may run side by side (beside.c) */
+    int32_t units;  /* multiprocessors */
+    int32_t shared; /* bytes of shared memory that a block may ask for */
+    bool early;     /* kernels may begin before the one ahead has ended (kernels/kernel.cuh) */
+    bool beside;    /* small work of graphs may run side by side (beside.c) */
     pthread_mutex_t lock;
     bool open;
     CUcontext context;

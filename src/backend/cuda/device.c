@@ -320,6 +320,14 @@ static bool is_early(const tsi_cuda *cuda)
            attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= HOPPER;
 }
 
+/* But for a kernel's variables, which take as much at most. */
+static int32_t shared_of(const tsi_cuda *cuda)
+{
+    enum { OF_VARIABLES = 1 << 10 };
+    return (int32_t)attribute(cuda, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) -
+           OF_VARIABLES;
+}
+
 static void device_make(tsi_cuda *cuda, int32_t ordinal)
 {
     *cuda = (tsi_cuda){ .device = { .struct_size = sizeof(tsi_device),
@@ -360,6 +368,7 @@ ts_status tsi_cuda_devices(const tsi_device *const **out, int32_t *count)
         device_make(cuda, i);
         if (tsi_cu.device_get(&cuda->handle, i) != CUDA_SUCCESS) break;
         cuda->units = (int32_t)attribute(cuda, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        cuda->shared = shared_of(cuda);
         cuda->early = is_early(cuda);
         cuda->beside = !is_off("TESSERA_CUDA_BESIDE");
         found.device[found.count++] = &cuda->device;

@@ -7,7 +7,7 @@
 #include "backend/cuda/rows.h"
 #include "base/error.h"
 
-enum { TOKENS_MAX = 1 << 20, SUM_THREADS = 128 }; /* a bit for each token in shared memory */
+enum { SUM_THREADS = 128 };
 
 /* Indices, and the operand whose rows they name. */
 static bool settle(const tsi_kernel_io *io, const tsi_operand *rows, tsi_cuda_embedding_args *a)
@@ -94,14 +94,14 @@ ts_status tsi_cuda_embedding_backward(const tsi_kernel_io *io)
     int64_t tokens, length;
     if (!settle(io, &io->out[0], &a) || !tsi_cuda_is_real(out->dtype) || dy->dtype != out->dtype ||
         !tsi_cuda_rows_of(dy, 1, &tokens, &length, &a.table_row) ||
-        !tsi_cuda_rows_of(out, 1, &a.rows, &a.columns, &a.out_row) || a.tokens > TOKENS_MAX ||
-        a.rows > INT32_MAX)
+        !tsi_cuda_rows_of(out, 1, &a.rows, &a.columns, &a.out_row) || a.rows > INT32_MAX)
         return (ts_status)TSI_KERNEL_DECLINED;
+    int64_t shared = (a.tokens + 31) / 32 * 4; /* a bit for each token */
+    if (shared > io->queue->cuda->shared) return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(out) == 0) return TS_OK;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_INDEX, io->out[0].global->shape.extent[0],
                          io->in[1].region != NULL, &a.asker));
     TSI_TRY(lists_make(io->queue, &a));
-    int32_t shared = (int32_t)((a.tokens + 31) / 32 * 4);
-    return tsi_cuda_launch(io->queue, sums_of(&a), a.rows, SUM_THREADS, shared, &a);
+    return tsi_cuda_launch(io->queue, sums_of(&a), a.rows, SUM_THREADS, (int32_t)shared, &a);
 }

@@ -10,13 +10,7 @@
 #include "op/nn/attributes.h"
 
 /* Blocks by numbers alone: the order of sums does not follow the GPU. */
-enum {
-    WARPS = 8,
-    FORWARD_BLOCKS = 1056,
-    BACK_BLOCKS = 528,
-    THREADS_MAX = 512,
-    SHARED_MAX = 200 << 10
-};
+enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, THREADS_MAX = 512 };
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -124,14 +118,14 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
 }
 
 /* The number of blocks; false: rows are too long for their sums. */
-static bool cut_rows(tsi_cuda_norm_args *a)
+static bool cut_rows(const tsi_stream *stream, tsi_cuda_norm_args *a)
 {
     int32_t units = units_of(a);
     int64_t kept = a->length * (a->layer ? 2 : 1), size = a->dtype == TS_DTYPE_F64 ? 8 : 4;
     bool by_warps = units > 0 && units <= 8;
     a->blocks =
         (int32_t)tsi_min_i64(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
-    return by_warps || kept * size <= SHARED_MAX;
+    return by_warps || kept * size <= stream->cuda->shared;
 }
 
 static ts_status launch_backward(tsi_stream *stream, tsi_cuda_norm_args *a)
@@ -225,7 +219,7 @@ static ts_status backward(const tsi_kernel_io *io, bool layer)
     a.x = x.data;
     a.dy = dy.data;
     a.partial = (float *)(void *)room;
-    if (!cut_rows(&a)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!cut_rows(io->queue, &a)) return (ts_status)TSI_KERNEL_DECLINED;
     return launch_backward(io->queue, &a);
 }
 

@@ -162,13 +162,12 @@ __device__ inline void leave(const tsi_cuda_reduce_args &a, int64_t piece, int64
         ((R *)a.partial)[piece * a.outer.count + result] = x;
 }
 
-/* Pieces first, first + step, ... of a result as one; not by way of the nearest cache, which does
- * not see what other blocks of this kernel leave. */
-template <typename R>
+/* Pieces first, first + step, ... of a result as one, U on their way at a time; not by way of the
+ * nearest cache, which does not see what other blocks of this kernel leave. */
+template <typename R, int U>
 __device__ inline R pieces_of(const tsi_cuda_reduce_args &a, int op, double power, int64_t result,
                               int first, int step)
 {
-    constexpr int U = 4; /* on their way at a time */
     R sum = start_of<R>(a);
     for (int64_t p = first; result < a.outer.count && p < a.pieces; p += U * step) {
         R part[U];
@@ -245,7 +244,7 @@ template <typename R> __device__ void reduce_finish(const tsi_cuda_reduce_args &
     for (int64_t first = (int64_t)blockIdx.x * width; first < a.outer.count;
          first += (int64_t)gridDim.x * width) {
         int64_t i = first + threadIdx.x % width;
-        R sum = pieces_of<R>(a, a.op, a.power, i, lane, lanes);
+        R sum = pieces_of<R, 4>(a, a.op, a.power, i, lane, lanes);
         __syncthreads();
         shared[threadIdx.x] = sum;
         __syncthreads();
@@ -335,15 +334,17 @@ template <int OP, int N>
 __device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t column, int part,
                             column_room<N> &room)
 {
-    constexpr int W = 32 * N, PARTS = TSI_CUDA_REDUCE_LARGE / W;
+    constexpr int W = 32 * N, PARTS = TSI_CUDA_REDUCE_LARGE / W, U = 12;
     uint32_t most = (uint32_t)a.pieces - 1;
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) room.last = atomicInc(&a.tickets[tile], most) == most;
+    if (threadIdx.x == 0) { /* for the whole block, which meets before and after it */
+        __threadfence();
+        room.last = atomicInc(&a.tickets[tile], most) == most;
+        __threadfence();
+    }
     __syncthreads();
     if (!room.last) return;
-    __threadfence();
-    float sum = pieces_of<float>(a, OP, 0, column, part, PARTS);
+    float sum = pieces_of<float, U>(a, OP, 0, column, part, PARTS);
     room.folds[threadIdx.x] = sum;
     __syncthreads();
     if (part > 0 || column >= a.outer.count) return;
@@ -352,12 +353,29 @@ __device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t
     finish<float>(a, column, sum);
 }
 
+/* U rows, `step` elements apart, one after the other to a thread's columns. */
+template <typename T, int OP, int U>
+__device__ inline void join_rows(const typename T::E *from, int64_t step,
+                                 float (&sum)[16 / sizeof(typename T::E)])
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    unit_of<typename T::E> in[U];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        in[u].unit = *(const uint4 *)(from + u * step);
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            sum[e] = join<float>(OP, 0, sum[e], T::load(in[u].element[e]));
+}
+
 /* The space of results is one dim, a unit of columns each thread. */
 template <typename T, int OP>
 __device__ void columns_of(const tsi_cuda_reduce_args &a,
                            column_room<16 / sizeof(typename T::E)> &room)
 {
-    constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_REDUCE_LARGE / 32, U = 4;
+    constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_REDUCE_LARGE / 32, U = 8;
     int64_t units = a.outer.count / N, tiles = (units + 31) / 32;
     int64_t tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
     int64_t unit = tile * 32 + threadIdx.x % 32, lane = threadIdx.x / 32;
@@ -366,30 +384,31 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
 #pragma unroll
     for (int e = 0; e < N; e++)
         sum[e] = start_of<float>(a);
-    for (int64_t r = piece * a.piece + lane; unit < units && r < end; r += U * LANES) {
-        unit_of<typename T::E> in[U];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (r + u * LANES < end)
-                in[u].unit = *(const uint4 *)((const typename T::E *)a.from.data +
-                                              (r + u * LANES) * a.within.stride[0] + unit * N);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                if (r + u * LANES < end)
-                    sum[e] = join<float>(OP, 0, sum[e], T::load(in[u].element[e]));
+    int64_t r = piece * a.piece + lane, step = LANES * a.within.stride[0];
+    const typename T::E *from =
+        (const typename T::E *)a.from.data + r * a.within.stride[0] + unit * N;
+    int left = unit < units && r < end ? (int)((end - r + LANES - 1) / LANES) : 0;
+    for (; left >= U; left -= U, from += U * step)
+        join_rows<T, OP, U>(from, step, sum);
+    if (left >= 4) {
+        join_rows<T, OP, 4>(from, step, sum);
+        left -= 4, from += 4 * step;
     }
+    for (; left > 0; left--, from += step)
+        join_rows<T, OP, 1>(from, step, sum);
 #pragma unroll
     for (int e = 0; e < N; e++)
         room.sums[lane][threadIdx.x % 32][e] = sum[e];
     __syncthreads();
     int c = threadIdx.x % (32 * N), part = threadIdx.x / (32 * N);
     int64_t column = tile * 32 * N + c;
-    float all = room.sums[0][c / N][c % N];
-    for (int l = 1; l < LANES && part == 0; l++)
-        all = join<float>(OP, 0, all, room.sums[l][c / N][c % N]);
-    if (part == 0 && column < a.outer.count) leave<float>(a, piece, column, all);
+    if (part == 0 && column < a.outer.count) {
+        float all = room.sums[0][c / N][c % N];
+#pragma unroll
+        for (int l = 1; l < LANES; l++)
+            all = join<float>(OP, 0, all, room.sums[l][c / N][c % N]);
+        leave<float>(a, piece, column, all);
+    }
     if (a.pieces > 1) finish_tile<OP, N>(a, tile, column, part, room);
 }
 
