@@ -11,7 +11,7 @@
 #include "base/compiler.h"
 #include "harness/test.h"
 
-enum { SIDE = 70, K_MOST = 600, ROOM_COLUMNS = 64 };
+enum { SIDE = 70, K_MOST = 600, ROOM_COLUMNS = 64, FAR = 1100, WAYS = 64 };
 
 typedef struct set {
     const char *name;
@@ -63,13 +63,13 @@ static float number(uint64_t *state)
 }
 
 typedef struct operands {
-    float a[(SIDE + 2) * K_MOST], b[(SIDE + 2) * K_MOST], c[30 * 302];
+    float a[(SIDE + 2) * K_MOST], b[FAR * K_MOST], c[30 * 302];
     _Alignas(64) float band[TSI_TILES_BAND * TSI_TILES_DEPTH];
     _Alignas(64) float panels[ROOM_COLUMNS * TSI_TILES_DEPTH];
 } operands;
 
 /* Bit 0: a lies by columns, bit 1: b by columns, bit 2: added up, bit 3: the least room, bit 4:
- * rows with gaps. */
+ * rows with gaps, bit 5: rows of b far apart. */
 static bool is_right(const set *s, operands *o, int64_t m, int64_t n, int64_t k, int way)
 {
     int64_t gap = way & 16 ? 2 : 0;
@@ -77,7 +77,7 @@ static bool is_right(const set *s, operands *o, int64_t m, int64_t n, int64_t k,
     tsi_gemm g = { .m = m, .n = n, .k = k, .a = o->a, .b = o->b, .c = o->c, .cn = 1 };
     g.am = a_down ? 1 : k;
     g.ak = a_down ? m + gap : 1;
-    g.bk = b_down ? 1 : n + gap;
+    g.bk = b_down ? 1 : way & 32 ? FAR : n + gap;
     g.bn = b_down ? k : 1;
     g.cm = n + gap;
     g.accumulate = way & 4;
@@ -101,10 +101,10 @@ static bool is_right(const set *s, operands *o, int64_t m, int64_t n, int64_t k,
 static void fill(operands *o)
 {
     uint64_t state = 7;
-    for (size_t i = 0; i < TSI_COUNT_OF(o->a); i++) {
+    for (size_t i = 0; i < TSI_COUNT_OF(o->a); i++)
         o->a[i] = number(&state);
+    for (size_t i = 0; i < TSI_COUNT_OF(o->b); i++)
         o->b[i] = number(&state);
-    }
 }
 
 TS_TEST(tiles_have_the_bits_of_their_definition)
@@ -121,7 +121,7 @@ TS_TEST(tiles_have_the_bits_of_their_definition)
             for (size_t j = 0; j < TSI_COUNT_OF(sides); j++) {
                 size_t number = i * TSI_COUNT_OF(sides) + j;
                 int64_t k = depths[number % TSI_COUNT_OF(depths)];
-                int way = (int)(number * 7 % 32);
+                int way = (int)(number * 7 % WAYS);
                 TEST_SAY(t, is_right(&all[s], o, sides[i], sides[j], k, way),
                          "%s: %lld x %lld x %lld, way %d: other bits", all[s].name,
                          (long long)sides[i], (long long)sides[j], (long long)k, way);
@@ -136,12 +136,15 @@ TS_TEST(tiles_of_every_way)
     int32_t count = sets(all);
     fill(o);
     for (int32_t s = 0; s < count; s++)
-        for (int way = 0; way < 32; way++) {
+        for (int way = 0; way < WAYS; way++) {
             for (int64_t k = 250; k < 260; k += 3)
                 TEST_SAY(t, is_right(&all[s], o, 29, 43, k, way), "%s: way %d, k %lld", all[s].name,
                          way, (long long)k);
             TEST_SAY(t, is_right(&all[s], o, 30, 300, 21, way), "%s: way %d, 300 columns",
                      all[s].name, way);
+            for (int64_t m = 1; m <= 13; m++)
+                TEST_SAY(t, is_right(&all[s], o, m, 301, 260, way), "%s: way %d, %lld rows",
+                         all[s].name, way, (long long)m);
         }
     free(o);
 }

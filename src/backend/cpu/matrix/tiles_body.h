@@ -8,6 +8,8 @@
  *         its number from memory, else [depth][TALL]
  *   c     TALL x WIDE sums in registers; a row of tiles after the other
  *
+ * Few rows read b where it lies: packing it would be for one tile.
+ *
  * INV: a result is the sum of sums over DEPTH numbers of k each, every one from zero and in order:
  * its bits depend on k alone, not on the sides of the product, on where it stands in it or on the
  * room. Instruction sets with a fused product give the same ones. */
@@ -21,14 +23,18 @@ enum {
     VECTORS = 2,
     WIDE = VECTORS * VF_LANES,
     TALL = VF_REGISTERS == 32 ? 12 : 6,
+    MIDDLE = 8,                  /* rows of tiles where sums of short ones wait for each other */
     SHORT = 4,                   /* rows of the tiles below the last tall one */
     BLOCK = VF_BY_LANES ? 4 : 8, /* that is turned at once */
     RUN = 128,                   /* columns that are packed together */
+    FEW = TSI_TILES_BAND_LEAST,  /* rows for which b is not packed */
+    CHUNK = 8,                   /* rows of b that are read side by side */
     AHEAD = 8,                   /* rows of b that are on their way */
     NEAR = 1024,    /* between numbers of k that are read in place: no more than a page */
     IN_PLACE = 8192 /* numbers that stay in the first cache */
 };
 _Static_assert(TSI_TILES_BAND % TALL == 0 && TSI_TILES_BAND_LEAST % TALL == 0, "whole tiles");
+_Static_assert(FEW % TALL == 0, "tiles of few rows");
 _Static_assert(TSI_TILES_COLUMNS_LEAST % WIDE == 0 && WIDE % BLOCK == 0, "whole panels");
 
 /* ---- panels of b ----------------------------------------------------------------------------- */
@@ -224,13 +230,24 @@ static TSI_INLINE void add_products(vf (*sum)[VECTORS], const vf *x, const float
 #endif
 }
 
+/* The same for `depth` numbers of k. */
+static TSI_INLINE void add_depth(vf (*sum)[VECTORS], const float *a, const float *b, int64_t b_step,
+                                 int64_t depth, int tall, bool by_rows)
+{
+    for (int64_t l = 0; l < depth; l++, a += by_rows ? 1 : TALL, b += b_step) {
+        vf x[VECTORS];
+        for (int v = 0; v < VECTORS; v++)
+            memcpy(&x[v], b + v * VF_LANES, sizeof x[v]);
+        add_products(sum, x, a, tall, by_rows);
+    }
+}
+
 /* `tall` rows of s, of which some may be missing, from `column` on. */
 static TSI_INLINE void tile(const strip *s, int tall, bool by_rows, int64_t column)
 {
     vf sum[TALL][VECTORS];
     bool packed = column >= s->unpacked;
-    const float *a = s->a, *b = packed ? s->b + column * s->depth : s->in_place + column;
-    int64_t a_step = by_rows ? 1 : TALL, b_step = packed ? WIDE : s->step;
+    const float *b = packed ? s->b + column * s->depth : s->in_place + column;
     float *c = s->c + column;
     for (int i = 0; i < tall; i++) {
         for (int v = 0; v < VECTORS; v++)
@@ -238,12 +255,7 @@ static TSI_INLINE void tile(const strip *s, int tall, bool by_rows, int64_t colu
         if (i < s->rows) TSI_PREFETCH(c + i * s->cm);
         if (i < s->rows) TSI_PREFETCH(c + i * s->cm + WIDE - 1);
     }
-    for (int64_t l = 0; l < s->depth; l++, a += a_step, b += b_step) {
-        vf x[VECTORS];
-        for (int v = 0; v < VECTORS; v++)
-            memcpy(&x[v], b + v * VF_LANES, sizeof x[v]);
-        add_products(sum, x, a, tall, by_rows);
-    }
+    add_depth(sum, s->a, b, packed ? WIDE : s->step, s->depth, tall, by_rows);
     OVER_ROWS
     for (int i = 0; i < tall; i++)
         if (i < s->rows) put_row(c + i * s->cm, sum[i], s->columns - column, s->add);
@@ -255,40 +267,147 @@ static TSI_INLINE void sweep(const strip *s, int tall, bool by_rows)
         tile(s, tall, by_rows, column);
 }
 
-/* All rows of a packed band. What is left below the last tall tile goes in one more where that
- * wastes less than a third, else in short ones. */
+/* Rows of the tile that begins at row i of a band. What is left below the last tall tile goes in
+ * one more where that wastes less than a third, else in shorter ones. */
+static inline int64_t tile_rows(int64_t i, int64_t rows)
+{
+    bool begins = i % TALL == 0;
+    if (begins && rows - i > TALL - TALL / 3) return TALL;
+    return VF_BY_LANES && begins && rows - i > SHORT ? MIDDLE : SHORT;
+}
+
+/* Row i of a packed band. */
+static inline const float *row_of(const float *band, int64_t i, bool by_rows)
+{
+    return by_rows ? band + i * DEPTH : band + i / TALL * TALL * DEPTH + i % TALL;
+}
+
+/* All rows of a packed band. */
 static TSI_INLINE void run_band(strip s, bool by_rows)
 {
     const float *band = s.a;
     int64_t rows = s.rows, step;
     for (int64_t i = 0; i < rows; i += step, s.c += step * s.cm) {
         s.rows = rows - i;
-        s.a = by_rows ? band + i * DEPTH : band + i / TALL * TALL * DEPTH + i % TALL;
-        step = i % TALL == 0 && s.rows > TALL - TALL / 3 ? TALL : SHORT;
+        s.a = row_of(band, i, by_rows);
+        step = tile_rows(i, rows);
         if (step == TALL)
             sweep(&s, TALL, by_rows);
+        else if (VF_BY_LANES && step == MIDDLE)
+            sweep(&s, MIDDLE, by_rows);
         else
             sweep(&s, SHORT, by_rows);
     }
 }
 
-static void run_rows(const strip *s)
+/* ---- few rows by a b whose rows lie far apart ------------------------------------------------
+ *
+ * A panel would be packed for the one tile that reads it. Instead b is read where it lies, CHUNK
+ * rows at a time along all columns, and between two chunks sums lie in memory, panel by panel:
+ * [FEW][WIDE]. */
+
+/* The sums of a tile go on by `depth` numbers of k. */
+static TSI_INLINE void go_on(float *sums, const float *a, const float *b, int64_t b_step,
+                             int64_t depth, int tall, bool by_rows)
 {
-    run_band(*s, true);
+    vf sum[TALL][VECTORS];
+    OVER_ROWS
+    for (int i = 0; i < tall; i++)
+        for (int v = 0; v < VECTORS; v++)
+            memcpy(&sum[i][v], sums + i * WIDE + v * VF_LANES, sizeof sum[i][v]);
+    add_depth(sum, a, b, b_step, depth, tall, by_rows);
+    OVER_ROWS
+    for (int i = 0; i < tall; i++)
+        for (int v = 0; v < VECTORS; v++)
+            memcpy(sums + i * WIDE + v * VF_LANES, &sum[i][v], sizeof sum[i][v]);
 }
 
-static void run_columns(const strip *s)
+/* All rows by one panel of columns, from number l of k on. */
+static TSI_INLINE void go_on_rows(const strip *s, float *sums, const float *b, int64_t b_step,
+                                  int64_t l, int64_t depth, bool by_rows)
 {
-    run_band(*s, false);
+    int64_t step;
+    for (int64_t i = 0; i < s->rows; i += step) {
+        const float *a = row_of(s->a, i, by_rows) + l * (by_rows ? 1 : TALL);
+        step = tile_rows(i, s->rows);
+        if (step == TALL)
+            go_on(sums + i * WIDE, a, b, b_step, depth, TALL, by_rows);
+        else if (VF_BY_LANES && step == MIDDLE)
+            go_on(sums + i * WIDE, a, b, b_step, depth, MIDDLE, by_rows);
+        else
+            go_on(sums + i * WIDE, a, b, b_step, depth, SHORT, by_rows);
+    }
+}
+
+static TSI_INLINE void run_few(const strip *s, float *sums, bool by_rows)
+{
+    int64_t whole = s->columns / WIDE * WIDE;
+    for (int64_t l = 0; l < s->depth; l += CHUNK) {
+        int64_t depth = s->depth - l < CHUNK ? s->depth - l : CHUNK;
+        for (int64_t j = 0; j < whole; j += WIDE)
+            go_on_rows(s, sums + j * FEW, s->in_place + l * s->step + j, s->step, l, depth,
+                       by_rows);
+    }
+    if (whole < s->columns) go_on_rows(s, sums + whole * FEW, s->b, WIDE, 0, s->depth, by_rows);
+    for (int64_t j = 0; j < s->columns; j += WIDE)
+        for (int64_t i = 0; i < s->rows; i++) {
+            vf row[VECTORS];
+            memcpy(row, sums + j * FEW + i * WIDE, sizeof row);
+            put_row(s->c + i * s->cm + j, row, s->columns - j, s->add);
+        }
 }
 
 /* ---- the product ----------------------------------------------------------------------------- */
+
+/* Rows of s from `from` on, as its band. */
+static void pack_band(const tsi_gemm *g, const float *from, const strip *s, float *band)
+{
+    if (g->ak == 1)
+        pack_rows(g, from, s->rows, s->depth, band);
+    else
+        pack_columns(g, from, s->rows, s->depth, band);
+}
+
+static inline bool packs_by_rows(const tsi_gemm *g)
+{
+    return !VF_BY_LANES && g->ak == 1;
+}
 
 /* Are columns of b that lie together read less often than packing them is worth? */
 static bool is_read_in_place(const tsi_gemm *g, int64_t depth)
 {
     bool few = g->m <= 2 * TALL && g->bk <= NEAR;
     return g->bn == 1 && (few || g->bk * depth <= IN_PLACE);
+}
+
+/* Where panels would be packed for few rows, and the room for them takes the sums instead, and one
+ * panel. */
+static bool is_streamed(const tsi_gemm *g, const tsi_tiles_room *room, const strip *s)
+{
+    int64_t needs = (s->columns + WIDE) * FEW + s->depth * WIDE;
+    return g->bn == 1 && g->m <= FEW && !is_read_in_place(g, s->depth) &&
+           needs <= room->columns * DEPTH;
+}
+
+/* The columns of s and its numbers of k, of few rows. */
+static void stream_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s, int64_t l,
+                         int64_t column)
+{
+    int64_t whole = s.columns / WIDE * WIDE, panels = (s.columns + WIDE - 1) / WIDE * WIDE;
+    const float *from = (const float *)g->a + l * g->ak;
+    float *packed = room->b + panels * FEW;
+    s.in_place = (const float *)g->b + l * g->bk + column;
+    s.step = g->bk;
+    s.rows = g->m;
+    s.c = (float *)g->c + column;
+    s.b = packed;
+    memset(room->b, 0, (size_t)(panels * FEW) * sizeof *room->b);
+    if (whole < s.columns) pack_panel(g, l, s.depth, column + whole, packed);
+    pack_band(g, from, &s, room->band);
+    if (packs_by_rows(g))
+        run_few(&s, room->b, true);
+    else
+        run_few(&s, room->b, false);
 }
 
 /* The columns of s, from `column` on, and its numbers of k from l on: all rows, band by band. */
@@ -305,14 +424,11 @@ static void run_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s, in
         const float *from = (const float *)g->a + row * g->am + l * g->ak;
         s.rows = g->m - row < room->rows ? g->m - row : room->rows;
         s.c = (float *)g->c + row * g->cm + column;
-        if (g->ak == 1)
-            pack_rows(g, from, s.rows, s.depth, room->band);
+        pack_band(g, from, &s, room->band);
+        if (packs_by_rows(g))
+            run_band(s, true);
         else
-            pack_columns(g, from, s.rows, s.depth, room->band);
-        if (g->ak == 1 && !VF_BY_LANES)
-            run_rows(&s);
-        else
-            run_columns(&s);
+            run_band(s, false);
     }
 }
 
@@ -324,7 +440,10 @@ void TSI_TILES(const tsi_gemm *g, const tsi_tiles_room *room)
         int64_t most = room->columns * DEPTH / s.depth / WIDE * WIDE; /* columns at a time */
         for (int64_t column = 0; column < g->n; column += most) {
             s.columns = g->n - column < most ? g->n - column : most;
-            run_block(g, room, s, l, column);
+            if (is_streamed(g, room, &s))
+                stream_block(g, room, s, l, column);
+            else
+                run_block(g, room, s, l, column);
         }
     }
 }
