@@ -320,7 +320,7 @@ static bool is_early(const tsi_cuda *cuda)
            attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= HOPPER;
 }
 
-/* But for a kernel's variables, which take as much at most. */
+/* Beside the variables of a kernel that asks, which take OF_VARIABLES at most. */
 static int32_t shared_of(const tsi_cuda *cuda)
 {
     enum { OF_VARIABLES = 1 << 10 };

@@ -30,11 +30,10 @@ enum {
     FEW = TSI_TILES_BAND_LEAST,  /* rows for which b is not packed */
     CHUNK = 8,                   /* rows of b that are read side by side */
     AHEAD = 8,                   /* rows of b that are on their way */
-    NEAR = 1024,    /* between numbers of k that are read in place: no more than a page */
-    IN_PLACE = 8192 /* numbers that stay in the first cache */
+    NEAR = 1024,                 /* between numbers of k that are read in place: a page at most */
+    IN_PLACE = 8192              /* numbers that stay in the first cache */
 };
 _Static_assert(TSI_TILES_BAND % TALL == 0 && TSI_TILES_BAND_LEAST % TALL == 0, "whole tiles");
-_Static_assert(FEW % TALL == 0, "tiles of few rows");
 _Static_assert(TSI_TILES_COLUMNS_LEAST % WIDE == 0 && WIDE % BLOCK == 0, "whole panels");
 
 /* ---- panels of b ----------------------------------------------------------------------------- */

@@ -22,7 +22,10 @@ enum { VF_BYTES = 16, VF_REGISTERS = 16 };
 #endif
 enum { VF_LANES = VF_BYTES / 4 };
 
-/* Does a fused product take its second number from a lane of a register? Else from memory. */
+typedef float vf __attribute__((vector_size(VF_BYTES)));
+
+/* Does a fused product take its second number from a lane of a register? Else from memory. The lane
+ * is part of the instruction. */
 #if defined(__aarch64__)
 #define VF_BY_LANES 1
 #define vf_fma_lane(a, b, lane, c)                                                                 \
@@ -30,8 +33,6 @@ enum { VF_LANES = VF_BYTES / 4 };
 #else
 #define VF_BY_LANES 0
 #endif
-
-typedef float vf __attribute__((vector_size(VF_BYTES)));
 
 static TSI_INLINE vf vf_set(float x)
 {

@@ -390,9 +390,9 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
     int left = unit < units && r < end ? (int)((end - r + LANES - 1) / LANES) : 0;
     for (; left >= U; left -= U, from += U * step)
         join_rows<T, OP, U>(from, step, sum);
-    if (left >= 4) {
-        join_rows<T, OP, 4>(from, step, sum);
-        left -= 4, from += 4 * step;
+    if (left >= U / 2) {
+        join_rows<T, OP, U / 2>(from, step, sum);
+        left -= U / 2, from += U / 2 * step;
     }
     for (; left > 0; left--, from += step)
         join_rows<T, OP, 1>(from, step, sum);
