@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rows.c - what works on rows (softmax, norms, losses, sums) on a GPU against the same calls on the
- * host, over lengths on both sides of every border between kernels, with more rows than are on
- * their way at once; rows with infinities, and rows of nothing else. */
+ * host, over lengths on both sides of every border between kernels; long rows of which a block has
+ * several; rows with infinities, and rows of nothing else. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ static const char *const names[RESULTS] = { "softmax",
                                             "sum of all" };
 
 typedef struct asked {
-    ts_dtype dtype;
+    ts_dtype dtype, weights;
     int64_t length;
     double *value[RESULTS];
     int64_t count[RESULTS];
@@ -78,7 +78,7 @@ static ts_status compute(ts_rank *me, void *context)
     if (rows > ROWS_MAX) rows = ROWS_MAX;
     ts_scope scope = ts_scope_open(me, NULL);
     ts_tensor *x = ts_randn(m, a->dtype, TS_SHAPE(rows, a->length), "R");
-    ts_tensor *w = ts_randn(m, a->dtype, TS_SHAPE(a->length), "R");
+    ts_tensor *w = ts_randn(m, a->weights, TS_SHAPE(a->length), "R");
     ts_tensor *cut = with_infinities(m, x, rows);
     ts_random_options below = TS_INIT(ts_random_options);
     below.high = a->length;
@@ -95,6 +95,25 @@ static ts_status compute(ts_rank *me, void *context)
     keep(a, 11, ts_amax(cut, (int64_t[]){ 1 }, 1, 0));
     keep(a, 12, ts_amax(cut, (int64_t[]){ 0 }, 1, 0));
     keep(a, 13, ts_sum(x, NULL, 0, 0));
+    (void)ts_scope_close(scope);
+    ts_mesh_release(m);
+    return ts_rank_status(me);
+}
+
+/* Each block that keeps a row has several, on a GPU of up to 256 multiprocessors: it fetches the
+ * next one while it works, and may keep a weight. */
+static ts_status compute_many(ts_rank *me, void *context)
+{
+    enum { MANY = 800 };
+    asked *a = context;
+    ts_mesh *m = ts_mesh_create(me, "x=*");
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_tensor *x = ts_randn(m, a->dtype, TS_SHAPE(MANY, a->length), "R");
+    ts_tensor *w = ts_randn(m, a->weights, TS_SHAPE(a->length), "R");
+    ts_tensor *b = ts_randn(m, a->weights, TS_SHAPE(a->length), "R");
+    keep(a, 0, ts_softmax(with_infinities(m, x, MANY), -1));
+    keep(a, 2, ts_rms_norm(x, w, 1e-5));
+    keep(a, 3, ts_layer_norm(x, w, b, 1e-5));
     (void)ts_scope_close(scope);
     ts_mesh_release(m);
     return ts_rank_status(me);
@@ -128,12 +147,12 @@ static void check(test *t, const asked *got, const asked *want, int which)
              names[which], ts_dtype_name(want->dtype), (long long)want->length, worst, most);
 }
 
-static void compare(test *t, ts_dtype dtype, int64_t length)
+static void compare(test *t, ts_work_fn work, asked of)
 {
-    asked on[2] = { { .dtype = dtype, .length = length }, { .dtype = dtype, .length = length } };
-    gpu_beside_host(t, 11, compute, &on[0], &on[1]);
+    asked on[2] = { of, of };
+    gpu_beside_host(t, 11, work, &on[0], &on[1]);
     for (int k = 0; k < RESULTS; k++) {
-        check(t, &on[1], &on[0], k);
+        if (work == compute || on[0].value[k]) check(t, &on[1], &on[0], k);
         free(on[0].value[k]);
         free(on[1].value[k]);
     }
@@ -145,5 +164,18 @@ TS_TEST_LONG(rows_of_all_lengths_agree_with_the_host, 300)
     (void)setenv("TESSERA_CUDA_MEMORY", "host", 1); /* results are read through pointers */
     for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++)
         for (int k = 0; k < LENGTHS; k++)
-            compare(t, dtypes[d], lengths[k]);
+            compare(t, compute,
+                    (asked){ .dtype = dtypes[d], .weights = dtypes[d], .length = lengths[k] });
+}
+
+TS_TEST_LONG(long_rows_of_which_a_block_has_several, 300)
+{
+    static const int64_t long_rows[] = { 8200, 16384, 16392, 32000, 32768 };
+    (void)setenv("TESSERA_CUDA_MEMORY", "host", 1);
+    for (size_t k = 0; k < sizeof long_rows / sizeof long_rows[0]; k++) {
+        int64_t n = long_rows[k];
+        compare(t, compute_many, (asked){ TS_DTYPE_F32, TS_DTYPE_F32, .length = n });
+        compare(t, compute_many, (asked){ TS_DTYPE_BF16, TS_DTYPE_F32, .length = n });
+        compare(t, compute_many, (asked){ TS_DTYPE_BF16, TS_DTYPE_BF16, .length = n });
+    }
 }

@@ -99,6 +99,18 @@ static tsi_cuda_kernel backward_warp(const tsi_cuda_norm_args *a, int32_t units)
     return warp[a->layer][a->dtype == TS_DTYPE_BF16][place_of(units)];
 }
 
+/* Bytes of shared memory for each unit of a row that a block keeps: with the weight where there is
+ * room for it and the block comes to a second row. */
+static int64_t kept_bytes(const tsi_stream *stream, tsi_cuda_norm_args *a)
+{
+    tsi_cuda_keepers by = tsi_cuda_keepers_of(row_units(a));
+    int64_t numbers = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
+    int64_t bytes = 16 + numbers * (int64_t)sizeof(float);
+    a->kept = a->weight && by.at_once * by.each * by.threads * bytes <= stream->cuda->shared &&
+              a->rows > stream->cuda->units * by.at_once;
+    return a->kept ? bytes : 16;
+}
+
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
 {
     static const tsi_cuda_kernel block[] = { TSI_CUDA_norm_f32, TSI_CUDA_norm_f64,
@@ -109,7 +121,8 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
     };
     int32_t units = units_of(a);
     if (units == 0 && tsi_cuda_keeps(row_units(a)))
-        return tsi_cuda_launch_kept(stream, kept, a->dtype, a->rows, row_units(a), a);
+        return tsi_cuda_launch_kept(stream, kept, a->dtype, a->rows, row_units(a),
+                                    kept_bytes(stream, a), a);
     if (units == 0)
         return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block),
                                tsi_min_i64(a->rows, INT32_MAX), threads_for(a), 0, a);

@@ -29,15 +29,29 @@ static inline bool tsi_cuda_keeps(int64_t units)
     return units > 0 && units <= 8 * TSI_CUDA_KEPT_THREADS;
 }
 
-/* kernel: of f32 and bf16, by 4 and 8 units a thread. */
-static inline ts_status tsi_cuda_launch_kept(tsi_stream *stream, const tsi_cuda_kernel (*kernel)[2],
-                                             int32_t dtype, int64_t rows, int64_t units, void *args)
+/* How blocks that keep a row share a multiprocessor. */
+typedef struct tsi_cuda_keepers {
+    int64_t threads, each; /* units of a thread, at most */
+    int64_t at_once;       /* blocks */
+} tsi_cuda_keepers;
+
+static inline tsi_cuda_keepers tsi_cuda_keepers_of(int64_t units)
 {
     int64_t threads = tsi_min_i64((units + 127) / 128 * 32, TSI_CUDA_KEPT_THREADS);
-    int64_t each = units > 4 * threads ? 8 : 4;
-    return tsi_cuda_launch(stream, kernel[dtype == TS_DTYPE_BF16][each == 8],
-                           tsi_cuda_walkers(stream, rows, TSI_CUDA_KEPT_THREADS / threads),
-                           (int32_t)threads, (int32_t)(each * threads * 16), args);
+    return (tsi_cuda_keepers){ threads, units > 4 * threads ? 8 : 4,
+                               TSI_CUDA_KEPT_THREADS / threads };
+}
+
+/* kernel: of f32 and bf16, by 4 and 8 units a thread; bytes of shared memory for each unit, those
+ * of the row itself and what a block keeps beside it. */
+static inline ts_status tsi_cuda_launch_kept(tsi_stream *stream, const tsi_cuda_kernel (*kernel)[2],
+                                             int32_t dtype, int64_t rows, int64_t units,
+                                             int64_t bytes, void *args)
+{
+    tsi_cuda_keepers by = tsi_cuda_keepers_of(units);
+    return tsi_cuda_launch(stream, kernel[dtype == TS_DTYPE_BF16][by.each == 8],
+                           tsi_cuda_walkers(stream, rows, by.at_once), (int32_t)by.threads,
+                           (int32_t)(by.each * by.threads * bytes), args);
 }
 
 #endif

@@ -47,7 +47,7 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
                                0, a);
     }
     if (tsi_cuda_keeps(units))
-        return tsi_cuda_launch_kept(stream, block, a->dtype, a->rows, units, a);
+        return tsi_cuda_launch_kept(stream, block, a->dtype, a->rows, units, 16, a);
     return launch_any(stream, any, a);
 }
 

@@ -262,6 +262,25 @@ WARP_BACKWARD(bf16, as_bf16, 8, 4, 64)
 
 /* ---- a block a row that stays in registers, while the next one is on its way ----------------- */
 
+/* The weight of a thread's unit k in shared memory: N numbers lie by fours, `threads` fours apart,
+ * so that those of a warp lie side by side. */
+template <int N> __device__ inline void keep_weight(float4 *kept, int k, const float *w)
+{
+#pragma unroll
+    for (int q = 0; q < N / 4; q++)
+        kept[(k * (N / 4) + q) * blockDim.x + threadIdx.x] =
+            make_float4(w[q * 4], w[q * 4 + 1], w[q * 4 + 2], w[q * 4 + 3]);
+}
+
+template <int N> __device__ inline void kept_weight(const float4 *kept, int k, float *w)
+{
+#pragma unroll
+    for (int q = 0; q < N / 4; q++) {
+        float4 four = kept[(k * (N / 4) + q) * blockDim.x + threadIdx.x];
+        w[q * 4] = four.x, w[q * 4 + 1] = four.y, w[q * 4 + 2] = four.z, w[q * 4 + 3] = four.w;
+    }
+}
+
 template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args &a)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
@@ -269,6 +288,7 @@ template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args
     extern __shared__ uint4 fetched[];
     __shared__ float shared[32];
     int64_t units = a.length / N, lane = threadIdx.x, threads = blockDim.x;
+    float4 *kept = (float4 *)(fetched + C * threads);
     fetch_prepare<C>(fetched, units, make_uint4(0, 0, 0, 0));
     fetch_row<C>(fetched, (const E *)a.x + (int64_t)blockIdx.x * a.x_stride, units);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
@@ -300,7 +320,11 @@ template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args
             int64_t u = lane + k * threads;
             if (u >= units) break;
             float w[N], b[N];
-            load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            if (a.kept && row != blockIdx.x)
+                kept_weight<N>(kept, k, w);
+            else
+                load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
+            if (a.kept && row == blockIdx.x) keep_weight<N>(kept, k, w);
             if (a.bias) load_parameters<N, float>(a.bias, a.weight_dtype, true, u * N, 0.0f, b);
 #pragma unroll
             for (int e = 0; e < N; e++) {
