@@ -74,8 +74,10 @@ static void run_blas(const subject *s)
 {
 #if TS_HAVE_OPENBLAS
     openblas_set_num_threads((int)s->self->threads);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)s->m, (int)s->n, (int)s->k, 1.0f,
-                s->a, (int)s->k, s->b, (int)s->n, 0.0f, s->c, (int)s->n);
+    bool turned = s->run == run_linear;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, turned ? CblasTrans : CblasNoTrans, (int)s->m,
+                (int)s->n, (int)s->k, 1.0f, s->a, (int)s->k, s->b, (int)(turned ? s->k : s->n),
+                0.0f, s->c, (int)s->n);
     openblas_set_num_threads(1);
 #else
     (void)s;
@@ -114,7 +116,7 @@ static void rival_close(subject *s)
     free(s->c);
 }
 
-/* x and y, and what their product takes. */
+/* x and y, and what their product takes; of run_linear n is k. */
 static subject product_of(const bench_kernels *self, ts_dtype dtype, int64_t m, int64_t n,
                           int64_t k)
 {
@@ -140,6 +142,7 @@ static ts_status blas_line(bench_kernels *self, const product_case *what)
 {
     ts_scope scope = ts_scope_open(self->me, what->name);
     subject s = product_of(self, TS_DTYPE_F32, what->m, what->n, what->k);
+    s.run = what->run;
     contest_times times = { { 0 }, { 0 } };
     ts_status status = TS_ERR_MEMORY;
     self->rest = AWAKE;
@@ -213,14 +216,22 @@ static ts_status attention_line(bench_kernels *self, const product_case *what)
 }
 
 static const product_case cases[] = {
-    { "matmul f32 256x256x256", blas_line, 256, 256, 256, NULL, TS_DTYPE_F32, false, false },
-    { "matmul f32 512x512x512", blas_line, 512, 512, 512, NULL, TS_DTYPE_F32, false, false },
-    { "matmul f32 1024x1024x1024", blas_line, 1024, 1024, 1024, NULL, TS_DTYPE_F32, false, false },
-    { "matmul f32 8x2048x2048", blas_line, 8, 2048, 2048, NULL, TS_DTYPE_F32, false, false },
-    { "matmul f32 32x768x768", blas_line, 32, 768, 768, NULL, TS_DTYPE_F32, false, false },
-    { "matmul f32 64x2048x2048", blas_line, 64, 2048, 2048, NULL, TS_DTYPE_F32, false, false },
-    { "matmul f32 2048x2048x1024", blas_line, 2048, 2048, 1024, NULL, TS_DTYPE_F32, false, false },
+    { "matmul f32 256x256x256", blas_line, 256, 256, 256, run_matmul, TS_DTYPE_F32, false, false },
+    { "matmul f32 512x512x512", blas_line, 512, 512, 512, run_matmul, TS_DTYPE_F32, false, false },
+    { "matmul f32 1024x1024x1024", blas_line, 1024, 1024, 1024, run_matmul, TS_DTYPE_F32, false,
+      false },
+    { "matmul f32 8x2048x2048", blas_line, 8, 2048, 2048, run_matmul, TS_DTYPE_F32, false, false },
+    { "matmul f32 32x768x768", blas_line, 32, 768, 768, run_matmul, TS_DTYPE_F32, false, false },
+    { "matmul f32 64x2048x2048", blas_line, 64, 2048, 2048, run_matmul, TS_DTYPE_F32, false,
+      false },
+    { "matmul f32 2048x2048x1024", blas_line, 2048, 2048, 1024, run_matmul, TS_DTYPE_F32, false,
+      false },
+    { "linear f32 4x2048x2048", blas_line, 4, 2048, 2048, run_linear, TS_DTYPE_F32, false, false },
+    { "linear f32 32x2048x2048", blas_line, 32, 2048, 2048, run_linear, TS_DTYPE_F32, false,
+      false },
     { "matmul bf16 1024", bf16_line, 1024, 1024, 1024, run_matmul, TS_DTYPE_BF16, false, false },
+    { "linear bf16 8x2048x2048", bf16_line, 8, 2048, 2048, run_linear, TS_DTYPE_BF16, false,
+      false },
     { "linear bf16 1024", bf16_line, 1024, 1024, 1024, run_linear, TS_DTYPE_BF16, false, false },
     { "attention f32 T=1024 D=64", attention_line, 0, 0, 0, run_attention, TS_DTYPE_F32, false,
       false },

@@ -13,6 +13,7 @@
 #define TSI_COLD __attribute__((cold, noinline))
 #define TSI_UNUSED __attribute__((unused))
 #define TSI_PREFETCH(address) __builtin_prefetch(address)
+#define TSI_PREFETCH_NEAR(address) __builtin_prefetch(address, 0, 2) /* to the second cache */
 #else
 #define TSI_LIKELY(x) (x)
 #define TSI_UNLIKELY(x) (x)
@@ -21,6 +22,7 @@
 #define TSI_COLD
 #define TSI_UNUSED
 #define TSI_PREFETCH(address) ((void)(address))
+#define TSI_PREFETCH_NEAR(address) ((void)(address))
 #endif
 
 #if defined(__x86_64__)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backend_products.c - matrix products of the cpu against plain loops: any dtype and stride,
  * batches, vectors, small ones, sizes that are cut into tasks, and the same bits with any number of
- * threads. */
+ * threads and of rows. */
 #include "backend/cpu/matrix/contract.h"
+#include "backend/cpu/matrix/gemm.h"
 #include "backend_util.h"
+#include "device/number.h"
 #include "op/core/attribute.h"
 
 static void product_case(test *t, const char *equation, const ts_meta *meta, spread how, bool add)
@@ -172,5 +174,48 @@ TS_TEST_RANKS(vectors_on_threads, 1, 2)
         if (k & 4) c.in[0].shape = TS_SHAPE(610), c.in[1].shape = TS_SHAPE(610, 2100);
         TEST_CHECK(t, infer(&c));
         repeat_with_threads(t, &c);
+    }
+}
+
+enum { MANY = 130 };
+
+/* The first `few` rows of a product alone: their panels are packed another way. */
+static void rows_alone(test *t, tsi_gemm g, int64_t few, float *out)
+{
+    const float *all = g.c;
+    g.c = out;
+    g.m = few;
+    TEST_OK(t, tsi_gemm_bf16(tsi_rank_current(), tsi_bf16_tile_of_machine(), &g));
+    TEST_SAY(t, memcmp(out, all, (size_t)(few * g.n) * sizeof *out) == 0,
+             "%lld of %lld rows, k %lld, n %lld, strides of b %lld and %lld: other bits",
+             (long long)few, (long long)MANY, (long long)g.k, (long long)g.n, (long long)g.bk,
+             (long long)g.bn);
+}
+
+TS_TEST_RANKS(few_rows_of_bf16_have_the_bits_of_many, 1)
+{
+    static const int64_t columns[] = { 1, 65, 2051 }, depths[] = { 1, 4, 31, 96, 1027, 2080 };
+    static const int64_t rows[] = { 2, 7, 8, 33, 63, 64, 65 };
+    for (int c = 0; c < 2 * 3 * 6 && tsi_bf16_tile_of_machine(); c++) {
+        int64_t n = columns[c / 2 % 3], k = depths[c / 6], turned = c % 2;
+        uint16_t *a = tsi_calloc((size_t)(MANY * k), sizeof *a);
+        uint16_t *b = tsi_calloc((size_t)(k * n), sizeof *b);
+        float *all = tsi_calloc((size_t)(2 * MANY * n), sizeof *all);
+        for (int64_t i = 0; i < MANY * k; i++)
+            a[i] = tsi_bf16_of_f32((float)(test_random(t) % 4001) / 1000.0f - 2.0f);
+        for (int64_t i = 0; i < k * n; i++)
+            b[i] = tsi_bf16_of_f32((float)(test_random(t) % 4001) / 1000.0f - 2.0f);
+        tsi_gemm g = { .m = MANY, .n = n, .k = k, .a = a, .b = b, .c = all, .wide = true };
+        g.am = k;
+        g.ak = g.cn = 1;
+        g.bk = turned ? 1 : n;
+        g.bn = turned ? k : 1;
+        g.cm = n;
+        TEST_OK(t, tsi_gemm_bf16(tsi_rank_current(), tsi_bf16_tile_of_machine(), &g));
+        for (size_t i = 0; i < TSI_COUNT_OF(rows); i++)
+            rows_alone(t, g, rows[i], all + MANY * n);
+        tsi_free(a);
+        tsi_free(b);
+        tsi_free(all);
     }
 }

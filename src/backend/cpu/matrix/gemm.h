@@ -142,6 +142,7 @@ typedef struct tsi_panels {
 tsi_panels tsi_panels_a(const tsi_bf16_tile *tile, int64_t count, int64_t k);
 tsi_panels tsi_panels_b(const tsi_bf16_tile *tile, int64_t count, int64_t k);
 void tsi_panel_pack(const tsi_panels *p, int64_t panel);
+void tsi_panel_pack_to(const tsi_panels *p, int64_t panel, uint16_t *to);
 void tsi_panels_pack(const tsi_panels *p); /* all of them */
 /* c [panels x panels of tiles] = a b, or += unless first; on the calling thread, within begin and
  * end. */

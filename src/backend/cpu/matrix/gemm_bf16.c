@@ -3,7 +3,8 @@
  *
  * Chunks of at most 1024 rows and 2048 columns: both operands are packed into panels, in parallel;
  * then blocks of about 64 x 256 results, one task each, hold their f32 sums in the L2 cache while k
- * goes by in steps of 1024, and are rounded to bf16 once at the end.
+ * goes by in steps of 1024, and are rounded to bf16 once at the end. Where there are rows for one
+ * such block alone, who computes it packs each panel of its columns as it comes to it.
  *
  * INV: a result is summed over k in one order, whatever the number of threads. */
 #include "backend/cpu/cpu.h"
@@ -16,6 +17,7 @@ enum {
     CHUNK_COLUMNS = 2048,
     BLOCK_ROWS = 64,
     BLOCK_COLUMNS = 256,
+    FEW_COLUMNS = 64, /* of a block of all rows */
     DEPTH = 1024
 };
 
@@ -41,27 +43,47 @@ typedef struct blocks {
     tsi_panels a, b;
     void *c;                                                /* bf16, or f32 (wide) */
     float *sums;                                            /* per worker */
+    uint16_t *panel;                                        /* likewise, of b; NULL: x.b has all */
     int64_t m, n, k, cm, cn, row_step, column_step, across; /* across: blocks in a row of blocks */
     bool accumulate, wide;
 } blocks;
 
-static void multiply_block(const blocks *x, int64_t row, int64_t column, int64_t rows,
-                           int64_t columns, float *sum)
+/* A row of tiles below each other by one panel of b: groups of k from g on. */
+static void multiply_panel(const blocks *x, int64_t row, int64_t rows, int64_t g, const uint16_t *b,
+                           float *sum)
 {
     const tsi_bf16_tile *tile = x->tile;
     int64_t groups = (x->k - 1) / tile->kr + 1, step = DEPTH / tile->kr;
     tsi_bf16_tiles t = { .count = (rows + tile->mr - 1) / tile->mr,
                          .a_step = x->a.panel_size,
                          .ldc = x->column_step };
-    for (int64_t g = 0; g < groups; g += step) {
-        t.groups = groups - g < step ? groups - g : step;
-        t.a = x->a.to + row / tile->mr * x->a.panel_size + g * tile->mr * tile->kr;
-        t.first = g == 0;
-        for (int64_t j = 0; j < columns; j += tile->nr) {
-            t.b = x->b.to + (column + j) / tile->nr * x->b.panel_size + g * tile->nr * tile->kr;
-            t.c = sum + j;
-            tile->multiply(&t);
-        }
+    t.groups = groups - g < step ? groups - g : step;
+    t.a = x->a.to + row / tile->mr * x->a.panel_size + g * tile->mr * tile->kr;
+    t.b = b + g * tile->nr * tile->kr;
+    t.c = sum;
+    t.first = g == 0;
+    tile->multiply(&t);
+}
+
+static void multiply_block(const blocks *x, int64_t row, int64_t column, int64_t rows,
+                           int64_t columns, float *sum)
+{
+    const tsi_bf16_tile *tile = x->tile;
+    for (int64_t g = 0; g * tile->kr < x->k; g += DEPTH / tile->kr)
+        for (int64_t j = 0; j < columns; j += tile->nr)
+            multiply_panel(x, row, rows, g, x->b.to + (column + j) / tile->nr * x->b.panel_size,
+                           sum + j);
+}
+
+/* All rows: a panel is read while it is in the first cache. */
+static void multiply_few(const blocks *x, int64_t column, int64_t columns, uint16_t *panel,
+                         float *sum)
+{
+    const tsi_bf16_tile *tile = x->tile;
+    for (int64_t j = 0; j < columns; j += tile->nr) {
+        tsi_panel_pack_to(&x->b, (column + j) / tile->nr, panel);
+        for (int64_t g = 0; g * tile->kr < x->k; g += DEPTH / tile->kr)
+            multiply_panel(x, 0, x->m, g, panel, sum + j);
     }
 }
 
@@ -98,7 +120,10 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
         int64_t rows = x->m - row < x->row_step ? x->m - row : x->row_step;
         int64_t columns = x->n - column < x->column_step ? x->n - column : x->column_step;
         tsi_bf16_begin(x->tile);
-        multiply_block(x, row, column, rows, columns, sum);
+        if (x->panel)
+            multiply_few(x, column, columns, x->panel + worker * x->b.panel_size, sum);
+        else
+            multiply_block(x, row, column, rows, columns, sum);
         tsi_bf16_end(x->tile);
         for (int64_t i = 0; i < rows; i++)
             store_row(x, (row + i) * x->cm + column * x->cn, sum + i * x->column_step, columns);
@@ -123,9 +148,10 @@ static void run_chunk(ts_rank *rank, const tsi_gemm *g, blocks *x, int64_t row, 
 
 ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm *g)
 {
-    int64_t depth = tsi_round_up(g->k, tile->kr);
+    bool few = g->m <= BLOCK_ROWS;
+    int64_t most = few ? g->n : CHUNK_COLUMNS, threads = tsi_parallel_threads(rank);
     int64_t rows = tsi_round_up(tsi_min_i64(g->m, CHUNK_ROWS), tile->mr);
-    int64_t columns = tsi_round_up(tsi_min_i64(g->n, CHUNK_COLUMNS), tile->nr);
+    int64_t columns = tsi_round_up(tsi_min_i64(g->n, most), tile->nr);
     blocks x = { .tile = tile,
                  .k = g->k,
                  .cm = g->cm,
@@ -133,25 +159,27 @@ ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm
                  .accumulate = g->accumulate,
                  .wide = g->wide };
     x.row_step = tsi_min_i64(tsi_round_up(BLOCK_ROWS, tile->mr), rows);
-    x.column_step = tsi_min_i64(tsi_round_up(BLOCK_COLUMNS, tile->nr), columns);
+    x.column_step = tsi_min_i64(tsi_round_up(few ? FEW_COLUMNS : BLOCK_COLUMNS, tile->nr), columns);
     x.a = tsi_panels_a(tile, 0, g->k);
     x.b = tsi_panels_b(tile, 0, g->k);
     x.a.stride = g->am;
     x.a.k_stride = g->ak;
     x.b.stride = g->bn;
     x.b.k_stride = g->bk;
-    size_t sums = (size_t)(tsi_parallel_threads(rank) * x.row_step * x.column_step);
+    size_t sums = (size_t)(threads * x.row_step * x.column_step);
+    size_t of_a = (size_t)(rows / tile->mr * x.a.panel_size);
+    size_t of_b = (size_t)((few ? threads : columns / tile->nr) * x.b.panel_size);
     tsi_scratch scratch;
-    TSI_TRY(tsi_scratch_get(&scratch, rank, (size_t)((rows + columns) * depth) + 2 * sums,
-                            sizeof(uint16_t)));
+    TSI_TRY(tsi_scratch_get(&scratch, rank, of_a + of_b + 2 * sums, sizeof(uint16_t)));
     x.sums = scratch.data;
     x.a.to = (uint16_t *)scratch.data + 2 * sums;
-    x.b.to = x.a.to + rows * depth;
-    for (int64_t column = 0; column < g->n; column += CHUNK_COLUMNS) {
-        x.n = tsi_min_i64(g->n - column, CHUNK_COLUMNS);
+    x.b.to = x.a.to + of_a;
+    x.panel = few ? x.b.to : NULL;
+    for (int64_t column = 0; column < g->n; column += most) {
+        x.n = tsi_min_i64(g->n - column, most);
         x.b.from = (const uint16_t *)g->b + column * g->bn;
         x.b.count = x.n;
-        pack(rank, &x.b);
+        if (!few) pack(rank, &x.b);
         for (int64_t row = 0; row < g->m; row += CHUNK_ROWS)
             run_chunk(rank, g, &x, row, column);
     }

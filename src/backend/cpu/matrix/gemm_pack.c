@@ -60,14 +60,31 @@ static void pack_element(const tsi_panels *p, int64_t first, int64_t rows, int64
         }
 }
 
+static TSI_INLINE void copy_runs(uint16_t *to, int64_t step, const uint16_t *from, int64_t count,
+                                 int64_t run)
+{
+    for (int64_t i = 0; i < count; i++)
+        memcpy(to + i * step, from + i * run, (size_t)run * sizeof *to);
+}
+
+/* A line of memory of a row after the other; those of the next panel come to the second cache
+ * meanwhile. */
 static TSI_INLINE void pack_runs(const tsi_panels *p, int64_t first, int64_t groups, uint16_t *to,
                                  int64_t run)
 {
-    const uint16_t *from = p->from + first * p->stride;
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t r = 0; r < p->width; r++)
-            memcpy(to + (g * p->width + r) * run, from + r * p->stride + g * run,
-                   (size_t)run * sizeof *to);
+    const int64_t line = TSI_CACHE_LINE / (run * (int64_t)sizeof *to);
+    const int64_t width = p->width, stride = p->stride;
+    const uint16_t *from = p->from + first * stride;
+    int64_t g = 0;
+    for (; g + line <= groups; g += line)
+        for (int64_t r = 0; r < width; r++) {
+            TSI_PREFETCH_NEAR(from + (width + r) * stride + g * run);
+            copy_runs(to + (g * width + r) * run, width * run, from + r * stride + g * run, line,
+                      run);
+        }
+    for (int64_t r = 0; r < width; r++)
+        copy_runs(to + (g * width + r) * run, width * run, from + r * stride + g * run, groups - g,
+                  run);
 }
 
 /* k is contiguous: a group of a row is one short copy, of a length the compiler knows. */
@@ -105,12 +122,11 @@ static void pack_turned(const tsi_panels *p, int64_t first, int64_t groups, uint
                 to[r * run + l] = from[l * p->k_stride + r];
 }
 
-void tsi_panel_pack(const tsi_panels *p, int64_t panel)
+void tsi_panel_pack_to(const tsi_panels *p, int64_t panel, uint16_t *to)
 {
     int64_t run = p->together, whole = p->k / run, groups = p->panel_size / (p->width * run), g = 0;
     int64_t first = panel * p->width;
     int64_t rows = p->count - first < p->width ? p->count - first : p->width;
-    uint16_t *to = p->to + panel * p->panel_size;
     bool full = rows == p->width;
     if (full && p->k_stride == 1 && (run == 2 || run == 4 || run == 32)) {
         pack_along(p, first, whole, to);
@@ -127,6 +143,11 @@ void tsi_panel_pack(const tsi_panels *p, int64_t panel)
     }
     for (; g < groups; g++)
         pack_element(p, first, rows, g, to + g * p->width * run);
+}
+
+void tsi_panel_pack(const tsi_panels *p, int64_t panel)
+{
+    tsi_panel_pack_to(p, panel, p->to + panel * p->panel_size);
 }
 
 void tsi_panels_pack(const tsi_panels *p)

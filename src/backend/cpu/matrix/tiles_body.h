@@ -8,7 +8,8 @@
  *         its number from memory, else [depth][TALL]
  *   c     TALL x WIDE sums in registers; a row of tiles after the other
  *
- * Few rows read b where it lies: packing it would be for one tile.
+ * Few rows read b where it lies, since packing it would be for one tile; where it has to be turned,
+ * a panel is packed and read at once.
  *
  * INV: a result is the sum of sums over DEPTH numbers of k each, every one from zero and in order:
  * its bits depend on k alone, not on the sides of the product, on where it stands in it or on the
@@ -98,15 +99,32 @@ static void pack_runs(const tsi_gemm *g, int64_t l, int64_t depth, int64_t colum
     }
 }
 
+/* The same of whole blocks of numbers of k, which lie together; returns how many numbers. A line of
+ * memory is read at once: columns may lie apart by what a cache takes for the same place. Those of
+ * the next panel come to the second cache meanwhile. */
+static int64_t pack_turned(const float *from, int64_t step, int64_t depth, float *to)
+{
+    enum { LINE = TSI_CACHE_LINE / (int)sizeof(float) };
+    int64_t done = 0;
+    for (; done + LINE <= depth; done += LINE)
+        for (int64_t j = 0; j < WIDE; j += BLOCK) {
+            for (int64_t i = j; i < j + BLOCK; i++)
+                TSI_PREFETCH_NEAR(from + done + (WIDE + i) * step);
+            for (int64_t l = done; l < done + LINE; l += BLOCK)
+                turn_block(from + l + j * step, step, to + l * WIDE + j, WIDE);
+        }
+    for (; done + BLOCK <= depth; done += BLOCK)
+        for (int64_t j = 0; j < WIDE; j += BLOCK)
+            turn_block(from + done + j * step, step, to + done * WIDE + j, WIDE);
+    return done;
+}
+
 /* Columns `column` .. of b and `depth` numbers of k from l on; zeros where there is no column. */
 static void pack_panel(const tsi_gemm *g, int64_t l, int64_t depth, int64_t column, float *to)
 {
     const float *from = (const float *)g->b + l * g->bk + column * g->bn;
     int64_t columns = g->n - column < WIDE ? g->n - column : WIDE, done = 0;
-    if (columns == WIDE && g->bk == 1)
-        for (; done + BLOCK <= depth; done += BLOCK)
-            for (int64_t j = 0; j < WIDE; j += BLOCK)
-                turn_block(from + done + j * g->bn, g->bn, to + done * WIDE + j, WIDE);
+    if (columns == WIDE && g->bk == 1) done = pack_turned(from, g->bn, depth, to);
     for (; done < depth; done++)
         for (int64_t j = 0; j < WIDE; j++)
             to[done * WIDE + j] = j < columns ? from[done * g->bk + j * g->bn] : 0.0f;
@@ -372,6 +390,14 @@ static inline bool packs_by_rows(const tsi_gemm *g)
     return !VF_BY_LANES && g->ak == 1;
 }
 
+static void run_packed(const tsi_gemm *g, strip s)
+{
+    if (packs_by_rows(g))
+        run_band(s, true);
+    else
+        run_band(s, false);
+}
+
 /* Are columns of b that lie together read less often than packing them is worth? */
 static bool is_read_in_place(const tsi_gemm *g, int64_t depth)
 {
@@ -424,10 +450,23 @@ static void run_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s, in
         s.rows = g->m - row < room->rows ? g->m - row : room->rows;
         s.c = (float *)g->c + row * g->cm + column;
         pack_band(g, from, &s, room->band);
-        if (packs_by_rows(g))
-            run_band(s, true);
-        else
-            run_band(s, false);
+        run_packed(g, s);
+    }
+}
+
+/* Few rows by columns whose numbers of k lie together: a panel is read while it is in the first
+ * cache. */
+static void run_panels(const tsi_gemm *g, const tsi_tiles_room *room, strip s, int64_t l,
+                       int64_t column)
+{
+    int64_t end = column + s.columns;
+    s.rows = g->m;
+    pack_band(g, (const float *)g->a + l * g->ak, &s, room->band);
+    for (; column < end; column += WIDE) {
+        s.columns = end - column < WIDE ? end - column : WIDE;
+        s.c = (float *)g->c + column;
+        pack_panel(g, l, s.depth, column, room->b);
+        run_packed(g, s);
     }
 }
 
@@ -439,7 +478,9 @@ void TSI_TILES(const tsi_gemm *g, const tsi_tiles_room *room)
         int64_t most = room->columns * DEPTH / s.depth / WIDE * WIDE; /* columns at a time */
         for (int64_t column = 0; column < g->n; column += most) {
             s.columns = g->n - column < most ? g->n - column : most;
-            if (is_streamed(g, room, &s))
+            if (g->bk == 1 && g->m <= FEW)
+                run_panels(g, room, s, l, column);
+            else if (is_streamed(g, room, &s))
                 stream_block(g, room, s, l, column);
             else
                 run_block(g, room, s, l, column);
