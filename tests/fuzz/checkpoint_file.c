@@ -55,6 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 TS_TEST(checkpoint_file_corpus)
 {
     TEST_CHECK(t, fuzz_corpus(t, "checkpoint_file") >= 4);
-    TEST_SAY(t, accepted >= 10, "%lld", (long long)accepted);
+    /* Two files as they are, and some that were changed. */
+    TEST_SAY(t, accepted > 2, "%lld", (long long)accepted);
 }
 #endif
