@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* record_values.c - what a recording knows of memory: values, their forms, and which of them the
+ * action being written touches.
+ *
+ * INV: a storage in `blocks` that still has its mark is the one that was entered; one without it is
+ * another that lies where an old one was, freed by another thread. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "runtime/recording.h"
+
+/* ---- touches --------------------------------------------------------------------------------- */
+
+void tsi_recording_fail(tsi_recording *r, ts_status status)
+{
+    if (r->status == TS_OK) r->status = status;
+}
+
+void tsi_recording_touch_as(tsi_recording *r, int32_t value, tsi_touch_how how, const char *form)
+{
+    if (value < 0) return;
+    for (int64_t i = 0; i < r->touch_count; i++)
+        if (r->touch[i].value == value && r->touch[i].how == (int32_t)how &&
+            (r->form[i] == form || !form))
+            return;
+    if (tsi_room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch,
+                 "the recording of a step") != TS_OK ||
+        tsi_room(&r->form, r->touch_count, &r->form_capacity, sizeof *r->form,
+                 "the recording of a step") != TS_OK) {
+        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *r->touch));
+        return;
+    }
+    r->form[r->touch_count] = form;
+    r->touch[r->touch_count++] = (tsi_touch){ value, (int32_t)how };
+}
+
+void tsi_recording_touch_value(tsi_recording *r, int32_t value, tsi_touch_how how)
+{
+    tsi_recording_touch_as(r, value, how, NULL);
+}
+
+void tsi_recording_clean(char *name)
+{
+    for (char *c = name; *c; c++)
+        if ((unsigned char)*c <= ' ' || strchr(",=#\x7f", *c)) *c = '_';
+}
+
+/* ---- forms ----------------------------------------------------------------------------------- */
+
+/* "fsdp:S(0)|tp:R": what each axis of the mesh does to the tensor. NULL: it has none, or failed. */
+static const char *form_of(tsi_recording *r, const ts_tensor *t)
+{
+    char text[TSI_RECORDING_NAME];
+    size_t length = 0;
+    if (!t || !t->layout || r->status != TS_OK) return NULL;
+    const ts_sharding *s = t->layout->sharding;
+    for (int32_t k = 0; k < s->ndim && length < sizeof text - 48; k++) {
+        char place[64];
+        (void)tsi_placement_text(&s->place[k], s->mesh->size[k], 0, place, sizeof place);
+        if (strchr(place, ',')) (void)snprintf(place, sizeof place, "S"); /* by a list of extents */
+        length +=
+            (size_t)snprintf(text + length, sizeof text - length, "%s%.16s:%.24s", k ? "|" : "",
+                             s->mesh->name[k][0] ? s->mesh->name[k] : "axis", place);
+    }
+    if (length == 0) return NULL;
+    const char *own = NULL;
+    tsi_recording_clean(text);
+    tsi_recording_fail(r, tsi_step_name(r->step, text, &own));
+    return own;
+}
+
+static bool has_form(const tsi_recorded *b, const char *form)
+{
+    for (int32_t i = 0; i < TSI_RECORDED_FORMS; i++)
+        if (b->form[i] == form) return true;
+    return false;
+}
+
+static void give_form(tsi_recorded *b, const char *form)
+{
+    if (!form || has_form(b, form)) return;
+    for (int32_t i = 0; i < TSI_RECORDED_FORMS; i++) {
+        if (b->form[i]) continue;
+        b->form[i] = form;
+        return;
+    }
+    b->mixed = true;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+tsi_step_list *tsi_recording_list(tsi_recording *r)
+{
+    return r->rank->index < r->step->list_count ? &r->step->list[r->rank->index] : NULL;
+}
+
+static void hold(tsi_recording *r, tsi_storage *storage)
+{
+    tsi_held *held = r->held;
+    if (!held) return;
+    tsi_recording_fail(
+        r, tsi_room(&held->storage, held->count, &held->capacity, sizeof(void *), "a step"));
+    if (r->status != TS_OK) return;
+    tsi_storage_retain(storage);
+    held->storage[held->count++] = storage;
+}
+
+void tsi_record_hold(tsi_recording *recording, tsi_held *held)
+{
+    recording->held = held;
+}
+
+void tsi_held_release(tsi_held *held)
+{
+    for (int64_t i = 0; i < held->count; i++)
+        tsi_storage_release(held->storage[i]);
+    tsi_free(held->storage);
+    *held = (tsi_held){ 0 };
+}
+
+/* A storage that was not seen before becomes a value: made by the action being written, or given.
+ */
+static tsi_recorded *enter(tsi_recording *r, tsi_storage *storage, const char *maker,
+                           const char *form)
+{
+    char name[TSI_RECORDING_NAME + 32];
+    tsi_value value = { .name = name,
+                        .bytes = (int64_t)storage->bytes,
+                        .memory = (int32_t)tsi_memory_of_tag(storage->tag),
+                        .life = maker ? TSI_LIFE_INSIDE : TSI_LIFE_TAKEN,
+                        .form = maker ? NULL : form };
+    (void)snprintf(name, sizeof name, "%.180s.%lld", maker ? maker : "given",
+                   (long long)r->all_count + 1);
+    tsi_recording_clean(name);
+    tsi_recorded *made = tsi_calloc(1, sizeof *made);
+    if (!made || tsi_room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all,
+                          "the recording of a step") != TS_OK) {
+        tsi_free(made);
+        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *made));
+        return NULL;
+    }
+    *made = (tsi_recorded){ .storage = storage, .value = -1, .there = true };
+    give_form(made, form);
+    r->all[r->all_count++] = made;
+    if (!maker) hold(r, storage);
+    ts_status status = tsi_step_value(r->step, r->rank->index, &value, &made->value);
+    if (status == TS_OK) status = tsi_map_insert(&r->blocks, (uint64_t)(uintptr_t)storage, made);
+    if (status != TS_OK) tsi_recording_fail(r, status);
+    storage->watched = true;
+    return status == TS_OK ? made : NULL;
+}
+
+tsi_recorded *tsi_recording_find(tsi_recording *r, const tsi_storage *storage)
+{
+    uint64_t key = (uint64_t)(uintptr_t)storage;
+    tsi_recorded *found = tsi_map_find(&r->blocks, key, NULL, NULL);
+    if (!found || storage->watched) return found;
+    (void)tsi_map_remove(&r->blocks, key, NULL, NULL); /* lost sight of: it stays to the end */
+    return NULL;
+}
+
+/* The block of a tensor, which is there; NULL: it has no memory, or it failed. */
+static tsi_recorded *block_of(tsi_recording *r, const ts_tensor *t)
+{
+    tsi_storage *storage = t && t->array ? t->array->storage : NULL;
+    if (!storage || storage->bytes == 0 || r->status != TS_OK) return NULL;
+    tsi_recorded *known = tsi_recording_find(r, storage);
+    return known ? known : enter(r, storage, NULL, form_of(r, t));
+}
+
+void tsi_recording_touch(tsi_recording *r, const ts_tensor *t, tsi_touch_how how)
+{
+    tsi_recorded *b = block_of(r, t);
+    if (!b) return;
+    const char *form = form_of(r, t);
+    if (form && !has_form(b, form)) b->mixed = true;
+    tsi_recording_touch_as(r, b->value, how, form);
+}
+
+/* A tensor that the action made: a new block, or another view of one that is there. Returns the new
+ * value, or -1. */
+int32_t tsi_recording_made(tsi_recording *r, const ts_tensor *t, const char *maker)
+{
+    tsi_storage *storage = t && t->array ? t->array->storage : NULL;
+    if (!storage || storage->bytes == 0 || r->status != TS_OK) return -1;
+    const char *form = form_of(r, t);
+    tsi_recorded *known = tsi_recording_find(r, storage);
+    if (known) {
+        if (form && !has_form(known, form))
+            tsi_recording_touch_as(r, known->value, TSI_VIEWS, form);
+        give_form(known, form);
+        return -1;
+    }
+    tsi_recorded *made = enter(r, storage, maker, form);
+    if (!made) return -1;
+    tsi_recording_touch_as(r, made->value, TSI_MAKES, form);
+    return made->value;
+}
+
+int32_t tsi_recording_round(tsi_recording *r)
+{
+    char name[32];
+    tsi_value value = { .name = name, .memory = TSI_STEP_MEMORY_COMM };
+    (void)snprintf(name, sizeof name, "round.%lld", (long long)r->all_count + 1);
+    tsi_recorded *made = tsi_calloc(1, sizeof *made);
+    if (!made || tsi_room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all,
+                          "the recording of a step") != TS_OK) {
+        tsi_free(made);
+        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *made));
+        return -1;
+    }
+    *made = (tsi_recorded){ .value = -1, .there = true };
+    r->all[r->all_count++] = made;
+    tsi_recording_fail(r, tsi_step_value(r->step, r->rank->index, &value, &made->value));
+    return r->status == TS_OK ? made->value : -1;
+}

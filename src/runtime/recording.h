@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recording.h - a recording from inside: what record.c and the files beside it share. */
+#ifndef TSI_RUNTIME_RECORDING_H
+#define TSI_RUNTIME_RECORDING_H
+
+#include "base/hash.h"
+#include "base/observe.h"
+#include "runtime/record.h"
+#include "tensor/tensor.h"
+
+enum {
+    TSI_RECORDED_FORMS = 4,   /* of one block; a block that is seen in more says nothing */
+    TSI_RECORDING_QUEUES = 3, /* groups that have one of their own */
+    TSI_RECORDING_NAME = 200  /* bytes */
+};
+
+typedef struct tsi_recorded { /* a block of memory: one value of the step */
+    const tsi_storage *storage;
+    int32_t value;
+    const char *form[TSI_RECORDED_FORMS]; /* in which it is known to be; names of the step */
+    bool there;
+    bool mixed;    /* seen in a form that nothing told of: handles into one storage */
+    bool implicit; /* made by a move for the next call */
+    bool gone;     /* freed before that call was told */
+} tsi_recorded;
+
+typedef struct tsi_pending { /* an operation that was issued */
+    tsi_action action;
+    const ts_work *work; /* NULL: it has ended */
+    int32_t value;       /* what it makes or reads; -1: not known */
+    int64_t works;       /* pieces of work that are kept with it */
+    bool written;        /* it is in the list; waits for being waited for */
+    bool waited;         /* for it, before it was told what it is for: a round of several */
+    int64_t wait_of;     /* it is that wait, for the one of this number; -1: an operation */
+} tsi_pending;
+
+struct tsi_recording {
+    ts_rank *rank;
+    tsi_step *step;
+    tsi_observer hears;
+    tsi_held *held;     /* of a step that is to run again; else NULL */
+    tsi_worked *worked; /* likewise */
+    ts_status status;   /* the first failure: nothing more is written then */
+    tsi_map blocks;     /* storage -> block, while it is there */
+    tsi_recorded **all; /* by value; owned */
+    int64_t all_count, all_capacity, implicit_count;
+    tsi_pending *issued;
+    int64_t issued_count, issued_capacity;
+    int32_t group[TSI_RECORDING_QUEUES], group_count; /* that have a queue of their own */
+    bool told, hidden; /* what those not written are for is in `touch`; an operator's own moves */
+    tsi_touch *touch;  /* of the action being written */
+    const char **form; /* as which it sees them */
+    int64_t touch_count, touch_capacity, form_capacity;
+    double flops, bytes_us, flops_us; /* so far; what a kernel does in a microsecond, or 0 */
+    tsi_touch *freed;                 /* not written yet */
+    int64_t freed_count, freed_capacity;
+};
+
+/* ---- record_values.c */
+/* The first failure stays: nothing more is written. */
+void tsi_recording_fail(tsi_recording *r, ts_status status);
+tsi_step_list *tsi_recording_list(tsi_recording *r); /* this rank's; NULL: it has none yet */
+/* Labels may have anything in them; names of a step may not. */
+void tsi_recording_clean(char *name);
+/* What the action being written touches: a value (-1: none), in a form or (NULL) in any; a tensor
+ * as it lies; a tensor that it made, whose new value is returned, or -1. */
+void tsi_recording_touch_as(tsi_recording *r, int32_t value, tsi_touch_how how, const char *form);
+void tsi_recording_touch_value(tsi_recording *r, int32_t value, tsi_touch_how how);
+void tsi_recording_touch(tsi_recording *r, const ts_tensor *t, tsi_touch_how how);
+int32_t tsi_recording_made(tsi_recording *r, const ts_tensor *t, const char *maker);
+/* What one round of a move leaves for the next: nothing that the rank counts as memory. -1: failed.
+ */
+int32_t tsi_recording_round(tsi_recording *r);
+tsi_recorded *tsi_recording_find(tsi_recording *r, const tsi_storage *storage); /* or NULL */
+
+/* ---- record.c */
+/* Pieces of work that the rank has kept so far, with the one that is under way. */
+int64_t tsi_recording_works(const tsi_recording *r);
+/* With what was touched; the pieces of work below `works` that belong to no action are its. */
+void tsi_recording_append_with(tsi_recording *r, const tsi_action *action, int64_t works);
+void tsi_recording_append(tsi_recording *r, const tsi_action *action); /* all of them */
+/* Where the program calls from, in `place`: file and line of its latest public call. */
+void tsi_recording_place(const ts_rank *rank, char *place, tsi_action *action);
+void tsi_recording_write_freed(tsi_recording *r);
+
+/* ---- record_operations.c */
+bool tsi_recording_any_issued(const tsi_recording *r); /* that is not written */
+/* Groups of those lie along axes of the tensor's mesh. */
+void tsi_recording_issued_along(tsi_recording *r, const ts_tensor *t);
+/* Before anything else is written: what was issued, then what was freed. */
+void tsi_recording_catch_up(tsi_recording *r);
+void tsi_recording_hear_issue(void *recording, void *issued);
+void tsi_recording_hear_agree(void *recording, void *name);
+void tsi_recording_hear_wait(void *recording, void *work);
+
+#endif
