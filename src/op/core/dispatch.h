@@ -111,6 +111,9 @@ void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules);
  * `scratch`. NULL: recorded. */
 tsi_op_plan *tsi_op_plan_for(const tsi_op_request *request, tsi_arena *scratch,
                              tsi_op_story *story);
+/* Layouts of a plan's operands, and its algorithm, from the metas that it has. */
+ts_status tsi_op_choose(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *scratch,
+                        tsi_op_story *story);
 void tsi_op_story_release(tsi_op_story *story);
 /* The plan of a call; cached. NULL: recorded. */
 tsi_op_plan *tsi_op_plan_of(ts_rank *rank, const tsi_op_args *args);
