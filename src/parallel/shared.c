@@ -17,8 +17,7 @@
  * which is written back. The storage lives until the last of its slices and rooms has gone, so that
  * of a rank that left there is memory, which nobody reads: the fence fails. Which units share, and
  * when there is a fence, follows from the program alone. */
-#include <pthread.h>
-#include <stdatomic.h>
+#include "parallel/shared.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -26,151 +25,7 @@
 #include "base/keep.h"
 #include "base/thread.h"
 #include "comm/comm.h"
-#include "parallel/common.h"
-#include "parallel/unit.h"
 #include "tensor/move.h"
-
-typedef struct seat {                           /* of a rank that has a slice */
-    _Alignas(TSI_CACHE_LINE) tsi_word released; /* times that it let go of the unit */
-    pthread_mutex_t lock;
-    tsi_device_event *passed; /* guarded by it: its queue when it let go last; NULL: it has none */
-} seat;
-
-typedef struct house { /* the storages of a world */
-    pthread_mutex_t lock;
-    int64_t references; /* guarded by the lock, as all below: the world's, and of each storage */
-    struct tsi_shared *first;
-} house;
-
-struct tsi_shared {
-    struct tsi_shared *next;
-    house *house;
-    uint64_t group;
-    int64_t serial;     /* with `group`: which it is, agreed by its members */
-    int64_t references; /* guarded by the house's lock */
-    const tsi_device *device;
-    void *data;
-    size_t bytes;
-    seat *seat; /* by member */
-    int64_t seats;
-    _Atomic int32_t waiting;
-};
-
-/* ---- the storages of a world ----------------------------------------------------------------- */
-
-static void house_release(house *h)
-{
-    pthread_mutex_lock(&h->lock);
-    bool last = --h->references == 0;
-    pthread_mutex_unlock(&h->lock);
-    if (!last) return;
-    pthread_mutex_destroy(&h->lock);
-    tsi_free(h);
-}
-
-static void *house_create(ts_world *world)
-{
-    (void)world;
-    house *h = tsi_calloc(1, sizeof *h);
-    if (!h) {
-        (void)tsi_fail_memory("shards that ranks share", sizeof *h);
-        return NULL;
-    }
-    pthread_mutex_init(&h->lock, NULL);
-    h->references = 1;
-    return h;
-}
-
-static void house_destroy(void *state)
-{
-    house_release(state);
-}
-
-static void shared_free(tsi_shared *s)
-{
-    if (s->data) s->device->buffer_free(s->device, s->data, s->bytes);
-    for (int64_t i = 0; i < s->seats; i++) {
-        if (s->seat[i].passed) s->device->event_destroy(s->device, s->seat[i].passed);
-        pthread_mutex_destroy(&s->seat[i].lock);
-    }
-    tsi_free(s->seat);
-    tsi_free(s);
-}
-
-static void shared_release(tsi_shared *s)
-{
-    house *h = s->house;
-    pthread_mutex_lock(&h->lock);
-    bool last = --s->references == 0;
-    for (tsi_shared **link = &h->first; last && *link; link = &(*link)->next)
-        if (*link == s) {
-            *link = s->next;
-            break;
-        }
-    pthread_mutex_unlock(&h->lock);
-    if (!last) return;
-    shared_free(s);
-    house_release(h);
-}
-
-static void shared_done(void *context)
-{
-    shared_release(context);
-}
-
-static tsi_shared *shared_make(const tsi_device *device, size_t bytes, int64_t seats)
-{
-    tsi_shared *s = tsi_calloc(1, sizeof *s);
-    if (!s) return NULL;
-    s->device = device;
-    s->bytes = bytes;
-    s->seat = tsi_alloc_aligned((size_t)seats * sizeof *s->seat, TSI_CACHE_LINE);
-    if (!s->seat || device->buffer_alloc(device, bytes, &s->data) != TS_OK) {
-        shared_free(s);
-        return NULL;
-    }
-    for (; s->seats < seats; s->seats++) {
-        seat *one = &s->seat[s->seats];
-        atomic_init(&one->released, 0);
-        pthread_mutex_init(&one->lock, NULL);
-        one->passed = NULL;
-    }
-    return s;
-}
-
-/* The storage that the members agreed on, made by the first who comes; one reference more. */
-static tsi_shared *shared_take(ts_rank *rank, uint64_t group, int64_t serial, size_t bytes,
-                               int64_t seats)
-{
-    house *h = tsi_common_of(rank->world, TSI_COMMON_SHARDS, house_create, house_destroy);
-    if (!h) return NULL;
-    pthread_mutex_lock(&h->lock);
-    tsi_shared *s = h->first;
-    while (s && (s->group != group || s->serial != serial))
-        s = s->next;
-    if (!s) {
-        s = shared_make(tsi_world_device(rank->world), bytes, seats);
-        if (s) {
-            s->house = h;
-            s->group = group;
-            s->serial = serial;
-            s->next = h->first;
-            h->first = s;
-            h->references++;
-        }
-    }
-    if (s) s->references++;
-    pthread_mutex_unlock(&h->lock);
-    if (!s) (void)tsi_fail_memory("shards that ranks share", bytes);
-    return s;
-}
-
-static void shared_retain(tsi_shared *s)
-{
-    pthread_mutex_lock(&s->house->lock);
-    s->references++;
-    pthread_mutex_unlock(&s->house->lock);
-}
 
 /* ---- which parameters ------------------------------------------------------------------------ */
 
@@ -293,7 +148,7 @@ static const tsi_rank_device *queued(const tsi_unit *u)
 static ts_status stand_behind(const tsi_unit *u, int64_t member)
 {
     const tsi_rank_device *mine = queued(u);
-    seat *other = &u->shared->seat[member];
+    tsi_seat *other = &u->shared->seat[member];
     if (!mine) return TS_OK;
     pthread_mutex_lock(&other->lock);
     ts_status status = TS_OK;
@@ -369,7 +224,7 @@ ts_status tsi_unit_count_gather(tsi_unit *u)
     return tsi_keep_work(u->rank, (tsi_kept_work){ count_gather, u, NULL, &last_kind });
 }
 
-static void mark_put(const tsi_rank_device *mine, seat *own, tsi_device_event *passed)
+static void mark_put(const tsi_rank_device *mine, tsi_seat *own, tsi_device_event *passed)
 {
     pthread_mutex_lock(&own->lock);
     tsi_device_event *before = own->passed;
@@ -379,7 +234,7 @@ static void mark_put(const tsi_rank_device *mine, seat *own, tsi_device_event *p
 }
 
 /* A queue that cannot be marked is waited for. */
-static ts_status mark_queue(const tsi_unit *u, seat *own)
+static ts_status mark_queue(const tsi_unit *u, tsi_seat *own)
 {
     const tsi_rank_device *mine = queued(u);
     if (!mine) return TS_OK;
@@ -393,7 +248,7 @@ static ts_status mark_queue(const tsi_unit *u, seat *own)
 static ts_status tell_released(tsi_unit *u, uint32_t count)
 {
     if (!u->shared) return TS_OK;
-    seat *own = &u->shared->seat[ts_group_index(u->group)];
+    tsi_seat *own = &u->shared->seat[ts_group_index(u->group)];
     ts_status status = mark_queue(u, own);
     atomic_store_explicit(&own->released, count, memory_order_seq_cst);
     if (atomic_load_explicit(&u->shared->waiting, memory_order_seq_cst) > 0)
@@ -460,6 +315,11 @@ static ts_status ask_room(void *context, void *tensor)
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
+static void shared_done(void *context)
+{
+    tsi_shared_release(context);
+}
+
 static tsi_array *piece(const tsi_unit *u, int64_t at, ts_dtype dtype, const ts_shape *shape)
 {
     const tsi_rank_device *where = tsi_rank_device_of(u->rank);
@@ -468,7 +328,7 @@ static tsi_array *piece(const tsi_unit *u, int64_t at, ts_dtype dtype, const ts_
     tsi_storage *storage =
         tsi_storage_wrap(where, (char *)u->shared->data + at, bytes, shared_done, u->shared);
     if (!storage) return NULL;
-    shared_retain(u->shared);
+    tsi_shared_retain(u->shared);
     return tsi_array_over(storage, dtype, shape);
 }
 
@@ -531,7 +391,7 @@ void tsi_unit_leave_shared(tsi_unit *u)
     tsi_pool *pool = tsi_pool_of(u->rank);
     for (int64_t i = 0; i < u->count; i++)
         drop_pieces(&u->param[i], pool);
-    shared_release(u->shared);
+    tsi_shared_release(u->shared);
     u->shared = NULL;
     u->serial = 0;
     u->gathered = 0;
@@ -577,7 +437,7 @@ static ts_status enter_shared(tsi_unit *u, uint64_t group, int64_t serial)
     tsi_pool *pool = tsi_pool_of(u->rank);
     tsi_unit_leave_shared(u);
     int64_t size = ts_group_size(u->group);
-    u->shared = pool ? shared_take(u->rank, group, serial, u->shared_bytes, size) : NULL;
+    u->shared = pool ? tsi_shared_take(u->rank, group, serial, u->shared_bytes, size) : NULL;
     ts_status status = u->shared ? TS_OK : ts_rank_status(u->rank);
     u->serial = serial;
     for (int64_t i = 0; status == TS_OK && i < u->count; i++)

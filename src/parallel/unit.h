@@ -6,6 +6,7 @@
  *   shards.c    where the parameters of a unit lie, cut and whole
  *   gather.c    from cut to whole and back
  *   shared.c    the same without a copy, where ranks are threads of one process
+ *               (shared_storage.c: where they lie then)
  *   gradients.c theirs, from whole and partial to cut
  *   used.c      gradients where ranks use different parameters
  *   order.c     in which order units come, and what is gathered ahead
