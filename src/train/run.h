@@ -257,7 +257,7 @@ ts_status tsi_describe_model(ts_model *model, ts_train_cost *out);
 /* Bytes of parameters become those of the rank with most, of this one and those before. */
 void tsi_describe_merge(ts_train_cost *most, const ts_train_cost *one);
 
-/* ---- the model */
+/* ---- the model, and all that a run begins with (set_up.c) */
 typedef struct tsi_declare_how {
     int64_t vocab;           /* where the configuration leaves it to the data */
     int32_t without_weights; /* of a directory, config.json alone is read */
@@ -267,6 +267,8 @@ typedef struct tsi_declare_how {
  * (else *stages stays NULL), and wrapped; the caller destroys both, also on failure. */
 ts_status tsi_train_declare(const ts_train_config *config, ts_mesh *mesh,
                             const tsi_declare_how *how, ts_model **out, tsi_stages **stages);
+/* All that comes before the first step, and run->plan. [coll] */
+ts_status tsi_run_set_up(tsi_run *run);
 
 /* ---- stages: a run's part through them (run_stages.c) */
 ts_status tsi_run_staged_part(tsi_run *run, int64_t step, int64_t part, double *loss); /* [coll] */
