@@ -119,6 +119,21 @@ void tsi_held_release(tsi_held *held)
     *held = (tsi_held){ 0 };
 }
 
+/* One more, of no value yet. NULL: it failed. */
+static tsi_recorded *add_block(tsi_recording *r, const tsi_storage *storage)
+{
+    tsi_recorded *made = tsi_calloc(1, sizeof *made);
+    if (!made || tsi_room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all,
+                          "the recording of a step") != TS_OK) {
+        tsi_free(made);
+        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *made));
+        return NULL;
+    }
+    *made = (tsi_recorded){ .storage = storage, .value = -1, .there = true };
+    r->all[r->all_count++] = made;
+    return made;
+}
+
 /* A storage that was not seen before becomes a value: made by the action being written, or given.
  */
 static tsi_recorded *enter(tsi_recording *r, tsi_storage *storage, const char *maker,
@@ -133,16 +148,9 @@ static tsi_recorded *enter(tsi_recording *r, tsi_storage *storage, const char *m
     (void)snprintf(name, sizeof name, "%.180s.%lld", maker ? maker : "given",
                    (long long)r->all_count + 1);
     tsi_recording_clean(name);
-    tsi_recorded *made = tsi_calloc(1, sizeof *made);
-    if (!made || tsi_room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all,
-                          "the recording of a step") != TS_OK) {
-        tsi_free(made);
-        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *made));
-        return NULL;
-    }
-    *made = (tsi_recorded){ .storage = storage, .value = -1, .there = true };
+    tsi_recorded *made = add_block(r, storage);
+    if (!made) return NULL;
     give_form(made, form);
-    r->all[r->all_count++] = made;
     if (!maker) hold(r, storage);
     ts_status status = tsi_step_value(r->step, r->rank->index, &value, &made->value);
     if (status == TS_OK) status = tsi_map_insert(&r->blocks, (uint64_t)(uintptr_t)storage, made);
@@ -203,15 +211,8 @@ int32_t tsi_recording_round(tsi_recording *r)
     char name[32];
     tsi_value value = { .name = name, .memory = TSI_STEP_MEMORY_COMM };
     (void)snprintf(name, sizeof name, "round.%lld", (long long)r->all_count + 1);
-    tsi_recorded *made = tsi_calloc(1, sizeof *made);
-    if (!made || tsi_room(&r->all, r->all_count, &r->all_capacity, sizeof *r->all,
-                          "the recording of a step") != TS_OK) {
-        tsi_free(made);
-        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *made));
-        return -1;
-    }
-    *made = (tsi_recorded){ .value = -1, .there = true };
-    r->all[r->all_count++] = made;
+    tsi_recorded *made = add_block(r, NULL);
+    if (!made) return -1;
     tsi_recording_fail(r, tsi_step_value(r->step, r->rank->index, &value, &made->value));
     return r->status == TS_OK ? made->value : -1;
 }
