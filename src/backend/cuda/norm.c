@@ -99,16 +99,19 @@ static tsi_cuda_kernel backward_warp(const tsi_cuda_norm_args *a, int32_t units)
     return warp[a->layer][a->dtype == TS_DTYPE_BF16][place_of(units)];
 }
 
-/* Bytes of shared memory for each unit of a row that a block keeps: with the weight where there is
- * room for it and the block comes to a second row. */
-static int64_t kept_bytes(const tsi_stream *stream, tsi_cuda_norm_args *a)
+/* Shared memory for a unit of a row, and for its weights. */
+static int64_t kept_bytes(const tsi_cuda_norm_args *a)
+{
+    int64_t numbers = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
+    return 16 + numbers * (int64_t)sizeof(float);
+}
+
+/* Do blocks that keep a row have room for the weight, and come to a second row? */
+static bool keeps_weight(const tsi_stream *stream, const tsi_cuda_norm_args *a)
 {
     tsi_cuda_keepers by = tsi_cuda_keepers_of(row_units(a));
-    int64_t numbers = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
-    int64_t bytes = 16 + numbers * (int64_t)sizeof(float);
-    a->kept = a->weight && by.at_once * by.each * by.threads * bytes <= stream->cuda->shared &&
-              a->rows > stream->cuda->units * by.at_once;
-    return a->kept ? bytes : 16;
+    return a->weight && by.at_once * by.each * by.threads * kept_bytes(a) <= stream->cuda->shared &&
+           a->rows > stream->cuda->units * by.at_once;
 }
 
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
@@ -120,9 +123,11 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
         { TSI_CUDA_norm_block_4_bf16, TSI_CUDA_norm_block_8_bf16 },
     };
     int32_t units = units_of(a);
-    if (units == 0 && tsi_cuda_keeps(row_units(a)))
+    if (units == 0 && tsi_cuda_keeps(row_units(a))) {
+        a->kept = keeps_weight(stream, a);
         return tsi_cuda_launch_kept(stream, kept, a->dtype, a->rows, row_units(a),
-                                    kept_bytes(stream, a), a);
+                                    a->kept ? kept_bytes(a) : 16, a);
+    }
     if (units == 0)
         return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block),
                                tsi_min_i64(a->rows, INT32_MAX), threads_for(a), 0, a);

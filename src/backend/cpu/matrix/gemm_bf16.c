@@ -43,7 +43,7 @@ typedef struct blocks {
     tsi_panels a, b;
     void *c;                                                /* bf16, or f32 (wide) */
     float *sums;                                            /* per worker */
-    uint16_t *panel;                                        /* likewise, of b; NULL: x.b has all */
+    uint16_t *panel;                                        /* likewise, of b; NULL: b.to has all */
     int64_t m, n, k, cm, cn, row_step, column_step, across; /* across: blocks in a row of blocks */
     bool accumulate, wide;
 } blocks;

@@ -28,7 +28,7 @@ enum {
     SHORT = 4,                   /* rows of the tiles below the last tall one */
     BLOCK = VF_BY_LANES ? 4 : 8, /* that is turned at once */
     RUN = 128,                   /* columns that are packed together */
-    FEW = TSI_TILES_BAND_LEAST,  /* rows for which b is not packed */
+    FEW = TSI_TILES_BAND_LEAST,  /* rows for which no panel of b is kept */
     CHUNK = 8,                   /* rows of b that are read side by side */
     AHEAD = 8,                   /* rows of b that are on their way */
     NEAR = 1024,                 /* between numbers of k that are read in place: a page at most */
