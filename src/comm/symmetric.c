@@ -435,7 +435,7 @@ static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t
     int64_t look_ns = s->one_process ? 2000000 : 100000;
     int64_t spin_ns = world->rank_count <= tsi_core_count() ? SPIN_NS : 0;
     int64_t now = tsi_clock_ns();
-    int64_t end = tsi_add_most(now, tsi_mul_most(s->timeout_ms, 1000000));
+    int64_t end = tsi_clock_after_ms(s->timeout_ms);
     int64_t peer = ts_group_rank(s->group, member);
     uint32_t from = takes ? 1 : 0;
     for (;;) {

@@ -13,7 +13,6 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/intmath.h"
 #include "base/thread.h"
 #include "comm/again.h"
 
@@ -276,10 +275,7 @@ static ts_status complete_one(ts_work *work)
     if (is_done(work)) return absorb(work, work->base.status);
     const tsi_comm_world *world = work->comm->world;
     tsi_work *base = &work->base;
-    int64_t limit_ns = 0, now_ns = tsi_clock_ns(); /* of this wait: until now nobody waited */
-    if (!tsi_mul_i64(base->timeout_ms, 1000000, &limit_ns) ||
-        !tsi_add_i64(now_ns, limit_ns, &base->deadline_ns))
-        base->deadline_ns = INT64_MAX;
+    base->deadline_ns = tsi_clock_after_ms(base->timeout_ms); /* until now nobody waited */
     return absorb(work, world->engine->wait(world->engine_state, base));
 }
 

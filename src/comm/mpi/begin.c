@@ -69,7 +69,7 @@ static void *opening_run(void *argument)
 /* Until the thread is done or the time is over: false. */
 static bool await(opening *self, int64_t timeout_ms)
 {
-    int64_t end = tsi_clock_ns() + timeout_ms * 1000000;
+    int64_t end = tsi_clock_after_ms(timeout_ms);
     struct timespec until = { .tv_sec = end / 1000000000, .tv_nsec = end % 1000000000 };
     pthread_mutex_lock(&self->lock);
     while (!self->done && pthread_cond_timedwait(&self->change, &self->lock, &until) != ETIMEDOUT)

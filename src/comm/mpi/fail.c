@@ -303,7 +303,7 @@ void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence)
         tsi_rank_progress(rank); /* ends its own operations */
         return;
     }
-    int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
+    int64_t deadline = tsi_clock_after_ms(mpi->timeout_ms);
     while (rank->outbox_count > 0 && !tsi_poisoned(rank) && tsi_clock_ns() < deadline) {
         if (!tsi_rank_progress(rank)) sched_yield();
         tsi_check_life(rank);
@@ -331,7 +331,7 @@ ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size)
 {
     tsi_mpi_rank *rank = &mpi->local[0];
     tsi_mpi_slot *slot = &mpi->segment.slot[rank->place];
-    int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
+    int64_t deadline = tsi_clock_after_ms(mpi->timeout_ms);
     for (;;) {
         uint32_t seen = atomic_load(&slot->bell);
         pthread_mutex_lock(&rank->lock);
@@ -419,7 +419,7 @@ ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
         message->kind = TSI_MESSAGE_RECOVER;
         tsi_wire_end(rank, message);
     }
-    int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
+    int64_t deadline = tsi_clock_after_ms(mpi->timeout_ms);
     while (rank->recovered < mpi->rank_count - 1 || recovering_failed(rank)) {
         uint32_t seen = atomic_load(&mpi->segment.slot[rank->place].bell);
         if (tsi_rank_progress(rank)) continue;

@@ -392,7 +392,7 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
  */
 static void await_farewells(tsi_mpi *mpi)
 {
-    int64_t deadline = tsi_clock_ns() + mpi->timeout_ms * 1000000;
+    int64_t deadline = tsi_clock_after_ms(mpi->timeout_ms);
     for (int64_t i = 0; i < mpi->rank_count; i++) {
         if (mpi->place[i] >= 0) continue;
         while (atomic_load(&mpi->gone[i]) == 0 && !tsi_poisoned(&mpi->local[0])) {

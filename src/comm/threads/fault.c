@@ -256,7 +256,7 @@ ts_status tsi_threads_recover(void *state, ts_rank *rank)
 {
     tsi_threads *engine = state;
     int64_t timeout_ms = engine->world->timeout_ms > 0 ? engine->world->timeout_ms : 60000;
-    int64_t deadline_ns = tsi_clock_ns() + timeout_ms * 1000000;
+    int64_t deadline_ns = tsi_clock_after_ms(timeout_ms);
     pthread_mutex_lock(&engine->lock);
     uint32_t epoch = atomic_load_explicit(&engine->epoch, memory_order_seq_cst);
     bool last = ++engine->recovering == engine->world->local_count;
