@@ -126,6 +126,8 @@ TS_API ts_status ts_group_recv(ts_group *group, const ts_array *array, int64_t f
                                const ts_comm_options *options);
 
 /* ---- a batch: what is issued between begin and end starts together and completes together ---- */
+/* Meanwhile operations of this header are issued and nothing else: functions that ask other ranks
+ * for themselves (moves, operators that communicate, steps, states) are refused. */
 TS_API ts_status ts_group_batch_begin(ts_rank *me);                               /* recorded */
 TS_API ts_status ts_group_batch_end(ts_rank *me, const ts_comm_options *options); /* recorded */
 

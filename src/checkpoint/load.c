@@ -18,6 +18,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/state.h"
 #include "checkpoint/together.h"
+#include "comm/comm.h"
 #include "op/core/common.h"
 #include "tensor/tensor.h"
 
@@ -260,6 +261,7 @@ ts_status tsi_checkpoint_load(ts_state *state, const char *directory,
 {
     if (!state || !directory) return TSI_FAIL(TS_ERR_NULL, "load: an argument is NULL");
     TSI_TRY(tsi_rank_enter(state->rank));
+    TSI_TRY(tsi_comm_once(state->rank, "load"));
     TSI_TRY(ts_state_wait(state));
     if (!state->mesh->member) return TS_OK;
     state->loads++;

@@ -474,6 +474,7 @@ ts_status ts_checkpoint_save(ts_state *state, const char *directory, const ts_sa
 {
     if (!state || !directory) return TSI_FAIL(TS_ERR_NULL, "save: an argument is NULL");
     TSI_TRY(tsi_rank_enter(state->rank));
+    TSI_TRY(tsi_comm_once(state->rank, "save"));
     TSI_TRY(ts_state_wait(state));
     if (!state->mesh->member) return TS_OK;
     tsi_save *save = save_of(state, options);
@@ -493,6 +494,7 @@ ts_status ts_state_wait(ts_state *state)
     if (!state) return TSI_FAIL(TS_ERR_NULL, "state_wait: there is no state");
     TSI_TRY(tsi_rank_enter(state->rank));
     if (!state->save || !state->save->under_way) return TS_OK;
+    TSI_TRY(tsi_comm_once(state->rank, "state_wait"));
     return complete(state->save);
 }
 
@@ -503,6 +505,7 @@ ts_status ts_state_poll(ts_state *state, int *busy)
     TSI_TRY(tsi_rank_enter(state->rank));
     tsi_save *save = state->save;
     if (!save || !save->under_way) return TS_OK;
+    TSI_TRY(tsi_comm_once(state->rank, "state_poll"));
     int64_t working = !atomic_load_explicit(&save->written, memory_order_acquire);
     TSI_TRY(all_reduce(state, &working, 1, TS_REDUCE_MAX));
     *busy = working != 0 || !save->publishing;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/comm.h"
 #include "tensor/tensor.h"
 
 enum { NAME_BYTES = 1024 };
@@ -82,6 +83,7 @@ ts_status tsi_state_texts_copy(tsi_state_texts *to, const tsi_state_texts *from)
 ts_state *ts_state_create(ts_mesh *mesh)
 {
     if (!mesh || tsi_rank_enter(mesh->rank) != TS_OK) return NULL;
+    if (tsi_comm_once(mesh->rank, "state") != TS_OK) return NULL;
     ts_state *s = tsi_calloc(1, sizeof *s);
     if (!s) {
         tsi_fail_memory("a state", sizeof *s);

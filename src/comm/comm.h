@@ -41,6 +41,13 @@ bool tsi_comm_faulty(ts_world *world);
 /* Has that rank ended, so that it will do nothing more? What it did before is seen after this. */
 bool tsi_comm_absent(const ts_world *world, int64_t rank);
 
+/* Asked by functions of the library before they ask other ranks for something that they need at
+ * once: where a batch is open it would be put off to the end of the batch, with memory that is gone
+ * by then. Refused with a sentence that begins with `what`. */
+ts_status tsi_comm_now(ts_rank *rank, const char *what);
+/* The same, of what makes no sense in a step that is recorded, which would keep it. */
+ts_status tsi_comm_once(ts_rank *rank, const char *what);
+
 /* Waits for everything this rank has in flight; the handles stay and must still be waited for.
  * Returns the first error among them, which is recorded. */
 ts_status tsi_comm_drain(ts_rank *rank);

@@ -425,6 +425,26 @@ void tsi_standing_destroy(tsi_standing *standing)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
+ts_status tsi_comm_now(ts_rank *rank, const char *what)
+{
+    const tsi_comm_rank *comm =
+        atomic_load_explicit(&rank->slot[TSI_SLOT_COMM].state, memory_order_acquire);
+    if (TSI_LIKELY(comm == NULL || !comm->batch_open)) return TS_OK;
+    return TSI_FAIL(TS_ERR_STATE,
+                    "%s: it asks other ranks, and a batch is open; ts_group_batch_end comes first",
+                    what);
+}
+
+ts_status tsi_comm_once(ts_rank *rank, const char *what)
+{
+    if (TSI_UNLIKELY(tsi_keeps(rank)))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "%s: a step is recorded, which cannot do this again; call it before or "
+                        "after",
+                        what);
+    return tsi_comm_now(rank, what);
+}
+
 void tsi_batch_drop(tsi_comm_rank *comm)
 {
     while (comm->batch != NULL) {

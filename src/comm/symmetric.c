@@ -309,6 +309,7 @@ ts_symmetric *(ts_symmetric_alloc)(ts_group *group, size_t bytes,
         return NULL;
     }
     if (tsi_rank_enter(group->comm->rank) != TS_OK || group->member < 0) return NULL;
+    if (tsi_comm_once(group->comm->rank, "symmetric memory") != TS_OK) return NULL;
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     if (check_options(group, bytes, &o) != TS_OK) return NULL;

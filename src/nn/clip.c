@@ -15,6 +15,7 @@
 #include "array/image.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "comm/comm.h"
 #include "nn/module.h"
 #include "op/core/list.h"
 #include "op/nn/update.h"
@@ -147,6 +148,7 @@ static ts_status reduce_from(const clip *c, int64_t first, double *packed, bool 
     size_t row_bytes = (size_t)c->columns * sizeof *packed;
     int64_t rows[WAYS], count = 0;
     if (!group) return ts_rank_status(c->rank);
+    TSI_TRY(tsi_comm_now(c->rank, "clip"));
     for (int64_t i = first; i < c->ways; i++) {
         if (done[i] || !same_ranks(c->mesh[first], c->mesh[i])) continue;
         memcpy(packed + count * c->columns, c->sum + i * c->columns, row_bytes);

@@ -222,6 +222,7 @@ static ts_status stages_sum_run(void *context)
     const tsi_rank_device *where = s->control->where;
     const tsi_device *device = where->device;
     double both[2] = { 0 }; /* squares and loss */
+    TSI_TRY(tsi_comm_now(s->control->rank, "a norm over stages"));
     TSI_TRY(stages_sum_read(s, &both[0], &both[1]));
     ts_array words = TS_INIT(ts_array);
     words.data = both;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/keep.h"
+#include "comm/comm.h"
 #include "op/core/list.h"
 #include "parallel/lend.h"
 
@@ -505,6 +506,7 @@ ts_status ts_pipeline_sum(ts_pipeline *p, double value, double *sum)
     if (!p || !sum) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(p->rank));
     TSI_TRY(refuse_kept(p, "a sum over stages"));
+    TSI_TRY(tsi_comm_now(p->rank, "a sum over stages"));
     ts_group *group = ts_mesh_group(p->mesh, p->axis);
     if (!group) return ts_rank_status(p->rank);
     ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);

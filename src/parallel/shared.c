@@ -453,6 +453,7 @@ static ts_status join(tsi_unit *u)
                         "fsdp: unit %s: its shards are placed in a step that is recorded; run one "
                         "step before it",
                         u->name);
+    TSI_TRY(tsi_comm_now(u->rank, "fsdp"));
     joins *mine = tsi_rank_slot(u->rank, TSI_SLOT_PARALLEL, joins_create, tsi_free);
     if (!mine) return ts_rank_status(u->rank);
     int64_t serial = 0, size = ts_group_size(u->group);
@@ -533,6 +534,7 @@ ts_status tsi_unit_fence(tsi_unit *u)
 {
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.name = u->name;
+    TSI_TRY(tsi_comm_now(u->rank, "fsdp"));
     bool at_work = tsi_watch_wait(u->all);
     TSI_TRY(ts_group_barrier(u->group, &options));
     tsi_watch_waited(u->all, at_work);

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/keep.h"
+#include "comm/comm.h"
 #include "parallel/unit.h"
 
 /* As its operators see it, and a term of a sum on the axes that cut the batch. Retained. */
@@ -83,6 +84,7 @@ ts_status tsi_unit_agree(tsi_unit *u)
                         "fsdp: unit %s: which parameters are used is agreed on in each step, so it "
                         "cannot be recorded",
                         u->name);
+    TSI_TRY(tsi_comm_now(u->rank, "fsdp"));
     uint8_t *mask = tsi_calloc((size_t)u->count, 1);
     if (!mask) return tsi_fail_memory("what a unit used", (size_t)u->count);
     for (int64_t i = 0; i < u->count; i++)

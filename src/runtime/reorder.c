@@ -543,6 +543,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     if (!s) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(s->rank));
     if (s->rank->kept) return TSI_FAIL(TS_ERR_STATE, "step: another one is recorded or run");
+    TSI_TRY(tsi_comm_now(s->rank, "step"));
     tsi_works_report report = { 0 };
     int64_t cap = bytes_max > 0 ? bytes_max : s->recorded_bytes;
     ts_step_order is = { .bytes_before = tsi_step_bytes(s) };

@@ -113,7 +113,7 @@ static ts_status step_run(ts_step *s, ts_step_fn fn, void *context)
 
 ts_step *ts_step_record(ts_rank *me, ts_step_fn fn, void *context)
 {
-    if (tsi_rank_enter(me) != TS_OK) return NULL;
+    if (tsi_rank_enter(me) != TS_OK || tsi_comm_now(me, "step") != TS_OK) return NULL;
     ts_step *s = fn && !me->kept ? tsi_calloc(1, sizeof *s) : NULL;
     if (!fn)
         (void)TSI_FAIL(TS_ERR_NULL, "step: there is no function to record");
@@ -147,6 +147,7 @@ ts_status tsi_step_run(ts_step *s, int64_t *ns)
     if (!s) return TS_ERR_NULL;
     TSI_TRY(tsi_rank_enter(s->rank));
     if (s->rank->kept) return TSI_FAIL(TS_ERR_STATE, "step: another one is recorded or run");
+    TSI_TRY(tsi_comm_now(s->rank, "step"));
     tsi_tensor_state *tensors = tsi_tensor_state_of(s->rank);
     if (!tensors) return ts_rank_status(s->rank);
     tsi_moves_release(tensors); /* a replay writes without asking who still reads */
@@ -258,6 +259,7 @@ ts_status ts_step_program(const ts_step *s, ts_program **out)
     int64_t bytes = 0;
     *out = NULL;
     TSI_TRY(tsi_rank_enter(s->rank));
+    TSI_TRY(tsi_comm_once(s->rank, "step: its program"));
     tsi_step_print(s->value, &own);
     ts_status status = own.failed ? tsi_fail_memory("a program", own.length) : TS_OK;
     if (status == TS_OK) status = gather_texts(s->rank, &own, &texts, &bytes);

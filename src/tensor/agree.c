@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/keep.h"
+#include "comm/comm.h"
 #include "tensor/tensor.h"
 
 enum { SENTENCE_MAX = 512, WORDS = 3 };
@@ -56,6 +57,8 @@ static ts_status blame_hash(ts_group *group, const char *what, uint64_t hash)
 ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, uint64_t hash)
 {
     if (ts_group_index(group) < 0) return TS_OK;
+    ts_rank *rank = tsi_rank_current();
+    TSI_TRY(tsi_comm_now(rank, what));
     bool complains = complaint && *complaint;
     int64_t half = (int64_t)(hash >> 1);
     int64_t mine[WORDS] = { complains ? ts_group_index(group) : INT64_MAX, half, -half };
@@ -63,7 +66,6 @@ ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, ui
     ts_array in = vector_of(mine, TS_DTYPE_I64, WORDS), out = vector_of(least, TS_DTYPE_I64, WORDS);
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.name = what;
-    ts_rank *rank = tsi_rank_current();
     tsi_keep_pause(rank); /* the same step again has nothing to agree on */
     ts_status status = ts_group_all_reduce(group, &in, &out, TS_REDUCE_MIN, &options);
     tsi_keep_resume(rank);

@@ -254,10 +254,13 @@ ts_status tsi_execute(tsi_execution *execution)
     case TS_PLAN_NONE:
         return TS_OK;
     case TS_PLAN_LOCAL:
+        return run_program(execution);
     case TS_PLAN_DIRECT:
     case TS_PLAN_HIERARCHICAL:
+        TSI_TRY(tsi_comm_now(execution->rank, "redistribute"));
         return run_program(execution);
     case TS_PLAN_COLLECTIVES:
+        TSI_TRY(tsi_comm_now(execution->rank, "redistribute"));
         return run_sequence(execution);
     }
     return TS_OK;

@@ -218,6 +218,7 @@ ts_status tsi_execute_many(ts_rank *rank, tsi_execution *execution, int64_t coun
 {
     tsi_tensor_state *state = tsi_tensor_state_of(rank);
     if (!state) return ts_rank_status(rank);
+    TSI_TRY(tsi_comm_now(rank, "redistribute"));
     wave w = {
         .x = execution, .count = count, .deferred = work != NULL, .scratch = &state->scratch
     };

@@ -14,6 +14,7 @@
 #include "array/image.h"
 #include "base/alloc.h"
 #include "base/text.h"
+#include "comm/comm.h"
 #include "tensor/move.h"
 #include "tensor/tensor.h"
 
@@ -235,6 +236,7 @@ ts_status ts_tensor_text(ts_tensor *t, char *out, size_t size)
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
     if (!out) return TSI_FAIL(TS_ERR_NULL, "text: the output is NULL");
     if (!t->mesh->member) return TS_OK;
+    TSI_TRY(tsi_comm_once(rank, "text"));
     ts_scope scope = ts_scope_open(rank, "text");
     ts_tensor *y = reduced(t);
     tsi_text text = { 0 };

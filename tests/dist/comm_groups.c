@@ -3,8 +3,9 @@
  * for each other; and what groups are used for beside the matrix: exchange, send and recv, batches.
  * Public API only. */
 #include "dist/comm_oracle.h"
+#include "tessera/tessera.h"
 
-enum { MEMBERS_MAX = 16 };
+enum { MEMBERS_MAX = 16, ROWS = 60, COLUMNS = 2000 };
 
 static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
 {
@@ -299,6 +300,56 @@ TS_TEST_RANKS(comm_batch, 1, 2, 3, 4, 8)
             grid_free(&out[p]);
         }
     }
+}
+
+/* What a function needs of other ranks at once cannot wait for the end of a batch. */
+static const char *asks_others(int what, ts_tensor *x, ts_tensor *out)
+{
+    ts_rank *me = ts_rank_current();
+    char text[200] = "";
+    switch (what) {
+    case 0:
+        return ts_argmax(x, 0, 0) ? "" : "argmax: ";
+    case 1:
+        return ts_redistribute(x, "R") ? "" : "redistribute: ";
+    case 2:
+        return ts_from_local(out, ts_layout_sharding(ts_tensor_layout(x)), TS_SHAPE(ROWS, COLUMNS))
+                   ? ""
+                   : "from_";
+    case 3:
+        return ts_tensor_text(x, text, sizeof text) == TS_OK ? "" : "text: ";
+    case 4:
+        return ts_symmetric_alloc(ts_group_world(me), 100, NULL) ? "" : "symmetric memory: ";
+    case 5:
+        return ts_state_create(ts_tensor_mesh(x)) ? "" : "state: ";
+    default:
+        return NULL;
+    }
+}
+
+TS_TEST_RANKS(comm_batch_holds_operations_alone, 2, 3)
+{
+    if (strcmp(t->engine, "threads") != 0)
+        return; /* who is refused first ends what others are in */
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*"), *alone = ts_mesh_self(t->me);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(ROWS, COLUMNS), "S(0)");
+    ts_tensor *block = ts_ones(alone, TS_DTYPE_F32, TS_SHAPE(ROWS / t->count, COLUMNS), "R");
+    const char *begins = "";
+    for (int what = 0; begins != NULL; what++) {
+        TEST_OK(t, ts_group_batch_begin(t->me));
+        begins = asks_others(what, x, block);
+        if (begins != NULL) {
+            const char *said = ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "";
+            TEST_SAY(t, *begins && strstr(said, begins) == said, "%d: %s", what, said);
+            TEST_SAYS(t, said, "a batch is open");
+            TEST_STATUS(t, ts_group_batch_end(t->me, NULL), TS_ERR_STATE);
+        }
+        TEST_OK(t, ts_rank_recover(t->me));
+    }
+    int64_t one = 1;
+    ts_array sum = one_i64(&one);
+    TEST_OK(t, ts_group_all_reduce(ts_group_world(t->me), &sum, &sum, TS_REDUCE_SUM, NULL));
+    TEST_EQ(t, one, t->count);
 }
 
 TS_TEST_RANKS(comm_batch_of_nothing, 1, 2)

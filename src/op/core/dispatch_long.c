@@ -8,6 +8,7 @@
 #include "base/keep.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/comm.h"
 #include "op/core/dispatch.h"
 #include "tensor/move.h"
 #include "tensor/scope.h"
@@ -253,6 +254,7 @@ ts_status tsi_op_run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor
                                ts_tensor **out)
 {
     TSI_ASSERT(plan->op->algorithm && plan->algorithm > 0);
+    TSI_TRY(tsi_comm_now(rank, plan->op->name));
     ts_meta out_meta[TSI_OUTPUT_MAX];
     memcpy(out_meta, plan->out_meta, (size_t)plan->output_count * sizeof *out_meta);
     tsi_op_call call = { plan->op, plan->attributes,  plan->in_meta,

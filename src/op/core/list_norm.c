@@ -11,6 +11,7 @@
 
 #include "array/image.h"
 #include "base/alloc.h"
+#include "comm/comm.h"
 #include "op/core/element.h"
 #include "op/core/list.h"
 #include "op/nn/update.h"
@@ -104,6 +105,7 @@ static ts_status reduce_ways(const tsi_norm_sums *sums, const tsi_array *sum)
         if (!sums->axes[i]) continue; /* every rank has all of these numbers already */
         ts_group *group = tsi_mesh_axes_group(sums->mesh[i], sums->axes[i]);
         if (!group) return ts_rank_status(sums->rank);
+        TSI_TRY(tsi_comm_now(sums->rank, "a total norm"));
         ts_array one;
         tsi_array_describe(sum, &one);
         one.data = (double *)tsi_array_data(sum) + i;
