@@ -366,8 +366,27 @@ tsi_array *tsi_array_part(tsi_array *whole, int32_t part, const ts_shape *shape,
     return array;
 }
 
-/* Does one element stand for several? Then a write to one of them changes the others. */
-static bool repeats(const tsi_array *array)
+/* The first byte of its elements and the one behind their last; false: it has none. */
+static bool span_of(const tsi_array *array, const char **low, const char **high)
+{
+    int64_t size = (int64_t)ts_dtype_size((ts_dtype)array->dtype);
+    const char *data = tsi_array_data(array);
+    reach r;
+    if (!data || !reach_of(array->ndim, array->extent, array->stride, &r) || r.high < 0)
+        return false;
+    *low = data + r.low * size;
+    *high = data + (r.high + 1) * size;
+    return true;
+}
+
+bool tsi_array_meets(const tsi_array *a, const tsi_array *b)
+{
+    const char *low[2], *high[2];
+    if (!span_of(a, &low[0], &high[0]) || !span_of(b, &low[1], &high[1])) return false;
+    return low[0] < high[1] && low[1] < high[0];
+}
+
+bool tsi_array_repeats(const tsi_array *array)
 {
     for (int32_t d = 0; d < array->ndim; d++)
         if (array->stride[d] == 0 && array->extent[d] > 1) return true;
@@ -378,7 +397,7 @@ bool tsi_array_is_alone(const tsi_array *array)
 {
     const tsi_storage *storage = array->storage;
     int64_t holders = atomic_load(&storage->references), arrays = 0;
-    if (array->references != 1 || storage->read_only || repeats(array)) return false;
+    if (array->references != 1 || storage->read_only || tsi_array_repeats(array)) return false;
     if (!array->part) return holders == 1;
     for (int32_t p = 0; p < TSI_PARTS_MAX; p++)
         arrays += storage->part_arrays[p];

@@ -98,6 +98,11 @@ tsi_array *tsi_array_part(tsi_array *whole, int32_t part, const ts_shape *shape,
 /* Whether nothing else sees its elements, so that they may be written: it has one holder, and its
  * storage, or its part of it, no other array. */
 bool tsi_array_is_alone(const tsi_array *array);
+/* May they share elements: does the stretch of memory from the first to the last of one meet that
+ * of the other? Also of storages that were given the same memory from outside. */
+bool tsi_array_meets(const tsi_array *a, const tsi_array *b);
+/* Does one element stand for several? Then a write to one of them changes the others. */
+bool tsi_array_repeats(const tsi_array *array);
 tsi_array *tsi_array_retain(tsi_array *array);
 void tsi_array_release(tsi_array *array);     /* accepts NULL */
 void *tsi_array_data(const tsi_array *array); /* the first element; NULL while emptied */

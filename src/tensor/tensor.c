@@ -62,18 +62,32 @@ ts_status tsi_tensor_refuse(const ts_tensor *t, const char *format, ...)
     return TSI_FAIL(TS_ERR_STATE, "%s is a tensor that %s", who, ended_text(t, how, sizeof how));
 }
 
+/* An empty block has strides of 0 too. */
+static bool stands_for_several(const tsi_array *array)
+{
+    ts_shape shape = tsi_array_shape(array);
+    return tsi_array_repeats(array) && ts_shape_count(&shape) > 0;
+}
+
 ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...)
 {
     const tsi_storage *storage = t->array->storage;
     if (TSI_UNLIKELY(storage->ask != NULL))
         return storage->ask(storage->ask_context, (void *)(uintptr_t)t);
-    if (TSI_LIKELY(!storage->read_only)) return TS_OK;
+    bool repeats = !t->array->dense && stands_for_several(t->array);
+    if (TSI_LIKELY(!storage->read_only && !repeats)) return TS_OK;
     char who[200];
     va_list arguments;
     va_start(arguments, format);
     (void)vsnprintf(who, sizeof who, format, arguments);
     va_end(arguments);
-    return TSI_FAIL(TS_ERR_ARG, "%s is memory that was given as read-only", who);
+    if (storage->read_only)
+        return TSI_FAIL(TS_ERR_ARG, "%s is memory that was given as read-only", who);
+    /* A cut may leave a rank one index of a dim, which repeats nothing there. */
+    return TSI_FAIL_BLAST(t->layout->axes_cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
+                          "%s is a view in which an element stands for several (an expanded one); "
+                          "clone it before it is written",
+                          who);
 }
 
 ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name)

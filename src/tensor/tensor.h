@@ -155,9 +155,10 @@ ts_rank *tsi_tensor_enter(const ts_tensor *t, const char *operator_name);
 /* Fails because the tensor, which `format` names ("add: input 1"), has no layout: it ended, or is a
  * variable without a value. */
 ts_status tsi_tensor_refuse(const ts_tensor *t, const char *format, ...) TS_PRINTF(2, 3);
-/* May the block be written? Not if its memory was given as read-only; `format` as above. Whoever
- * writes into the block of a tensor that he did not make asks first. Where other ranks read the
- * memory too (tsi_storage.ask) this waits for them, or gives the tensor a block of its own. */
+/* May the block be written? Not if its memory was given as read-only, nor where one element stands
+ * for several; `format` as above. Whoever writes into the block of a tensor that he did not make
+ * asks first. Where other ranks read the memory too (tsi_storage.ask) this waits for them, or gives
+ * the tensor a block of its own. */
 ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...) TS_PRINTF(2, 3);
 
 /* ---- tensors --------------------------------------------------------------------------------- */

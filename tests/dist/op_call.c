@@ -366,6 +366,59 @@ TS_TEST_RANKS(results_are_written_where_they_are_wanted, 1, 2, 3)
     }
 }
 
+/* Other views of the memory that is written, by handles of one storage and of two. */
+TS_TEST_RANKS(forms_in_place_read_before_they_write, 1, 2)
+{
+    enum { N = 5 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_shape shape = TS_SHAPE(N, N);
+    ts_tensor *index = ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(N), NULL,
+                                 TS_OPTIONS(ts_arange_options, .start = N - 1, .step = -1));
+    for (int k = 0; k < 4; k++) {
+        ts_tensor *x = ts_arange(mesh, TS_DTYPE_F64, shape, NULL, NULL), *want = NULL;
+        ts_tensor *turned = ts_transpose(x, 0, 1), *whole = ts_clone(x);
+        if (k == 0) want = ts_add(whole, ts_transpose(whole, 0, 1));
+        if (k == 0) (void)call(t, "add_", (ts_tensor *[]){ x, turned }, 2, NULL, 0);
+        if (k == 1) want = ts_mul(whole, whole);
+        if (k == 1) (void)call(t, "mul_", (ts_tensor *[]){ x, x }, 2, NULL, 0);
+        if (k == 2) want = ts_index_add(whole, 0, index, whole);
+        if (k == 2) (void)ts_index_add_(x, 0, index, x);
+        ts_tensor *row[] = { ts_narrow(x, 0, (ts_interval){ 1, N }),
+                             ts_narrow(x, 0, (ts_interval){ 0, N - 1 }) };
+        if (k == 3) {
+            want = ts_add(ts_narrow(whole, 0, (ts_interval){ 1, N }),
+                          ts_narrow(whole, 0, (ts_interval){ 0, N - 1 }));
+            x = call(t, "add_", row, 2, NULL, 0);
+        }
+        family_same(t, x, want, "in place");
+    }
+    double number[N + 1] = { 1, 2, 3, 4, 5, 6 };
+    ts_array lies = { .struct_size = sizeof lies, .data = number + 1 };
+    lies.meta = (ts_meta){ .shape = TS_SHAPE(N), .dtype = TS_DTYPE_F64 };
+    ts_tensor *high = ts_from_memory(t->me, &lies);
+    lies.data = number;
+    ts_tensor *low = ts_from_memory(t->me, &lies), *in[] = { low, low };
+    TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "add"), in, 2, NULL, 0, &high));
+    TEST_OK(t, ts_tensor_wait(high));
+    TEST_OK(t, ts_rank_sync(t->me));
+    if (tsi_rank_device_of(t->me)->device->host_readable) TEST_CHECK(t, number[N] == 10);
+}
+
+/* An element that stands for several has no value of its own to be written. */
+TS_TEST_RANKS(expanded_views_are_not_written, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3, 1), "R");
+    ts_tensor *wide = ts_expand(x, TS_SHAPE(3, 4)),
+              *y = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3, 4), "R");
+    ts_tensor *in[] = { wide, y }, *plain[] = { y, y };
+    FAMILY_REFUSES(t, "add_: input 0 is a view in which an element stands for several",
+                   call(t, "add_", in, 2, NULL, 0));
+    FAMILY_REFUSES(t, "add: output 0 is a view in which",
+                   ts_op_call_into(ts_op_find(t->me, "add"), plain, 2, NULL, 0, &wide) == TS_OK);
+    family_same(t, x, ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3, 1), NULL), "unchanged");
+}
+
 TS_TEST_RANKS(results_that_do_not_fit_are_refused, 1, 2)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");

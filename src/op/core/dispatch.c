@@ -487,6 +487,12 @@ static ts_status check_into(const tsi_op_plan *plan, ts_tensor *into, int32_t o)
                     ts_dtype_name((ts_dtype)want->dtype));
 }
 
+/* Is it other memory, whatever becomes of either's storage? */
+static bool apart(const tsi_array *a, const tsi_array *b)
+{
+    return a->storage != b->storage && !tsi_array_meets(a, b);
+}
+
 /* Can the kernel write there? Its memory must not be an input's, and lie as the result does. */
 static bool writes_there(const tsi_op_plan *plan, const tsi_op_args *args, ts_tensor *const *into)
 {
@@ -494,9 +500,9 @@ static bool writes_there(const tsi_op_plan *plan, const tsi_op_args *args, ts_te
     for (int32_t o = 0; direct && o < plan->output_count; o++) {
         direct = into[o]->layout == plan->out[o] && into[o]->array->dense;
         for (int32_t i = 0; direct && i < args->input_count; i++)
-            direct = !args->in[i] || args->in[i]->array->storage != into[o]->array->storage;
+            direct = !args->in[i] || apart(args->in[i]->array, into[o]->array);
         for (int32_t p = 0; direct && p < o; p++)
-            direct = into[p]->array->storage != into[o]->array->storage;
+            direct = apart(into[p]->array, into[o]->array);
     }
     return direct;
 }

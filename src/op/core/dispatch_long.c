@@ -86,6 +86,47 @@ static void drop_moved(const tsi_op_plan *plan, const tsi_op_args *args, ts_tens
         if (used[i] && used[i] != args->in[i]) ts_tensor_drop(used[i]);
 }
 
+/* ---- inputs that lie over what is written ---------------------------------------------------- */
+
+static bool same_places(const tsi_array *a, const tsi_array *b)
+{
+    bool same = a->dtype == b->dtype && a->ndim == b->ndim;
+    for (int32_t d = 0; same && d < a->ndim; d++)
+        same = a->extent[d] == b->extent[d] && (a->stride[d] == b->stride[d] || a->extent[d] <= 1);
+    return same && tsi_array_data(a) == tsi_array_data(b);
+}
+
+/* May an element be written before it is read? An elementwise operator reads the very place that
+ * it writes; others, and other views of the same memory, in any order. */
+static bool lies_over(const tsi_op_plan *plan, const tsi_array *input, const tsi_array *target)
+{
+    if (!tsi_array_meets(input, target)) return false;
+    bool elementwise = plan->op->dims && strcmp(plan->op->dims, "*") == 0;
+    return !elementwise || !same_places(input, target);
+}
+
+static ts_tensor *copy_of(ts_tensor *t)
+{
+    ts_shape shape = tsi_array_shape(t->array);
+    tsi_array *copy = tsi_array_create(t->rank, (ts_dtype)t->dtype, &shape);
+    if (copy && tsi_array_copy(copy, t->array) != TS_OK) {
+        tsi_array_release(copy);
+        return NULL;
+    }
+    return copy ? tsi_tensor_make(t->mesh, t->layout, (ts_dtype)t->dtype, copy, NULL) : NULL;
+}
+
+/* A form in place gives what the plain one gives: what it would overwrite is copied first. */
+static ts_status copy_overlapping(const tsi_op_plan *plan, ts_tensor **used)
+{
+    for (int32_t i = 1; i < plan->input_count; i++) {
+        if (!used[i] || !lies_over(plan, used[i]->array, used[0]->array)) continue;
+        used[i] = copy_of(used[i]);
+        if (!used[i]) return ts_rank_status(used[0]->rank);
+    }
+    return TS_OK;
+}
+
 /* ---- the local part -------------------------------------------------------------------------- */
 
 TSI_COLD ts_status tsi_op_user_failed(const tsi_op_plan *plan, ts_rank *rank, ts_status status)
@@ -330,6 +371,7 @@ static ts_status run_inside(ts_rank *rank, tsi_op_plan *plan, const tsi_op_args 
     bool waits = plan->input_count > 0 && !tsi_op_arrives(plan, used[0], &dim);
     for (int32_t i = waits ? 0 : 1; status == TS_OK && i < plan->input_count; i++)
         if (used[i]) status = tsi_tensor_ready(used[i]);
+    if (status == TS_OK && plan->in_place) status = copy_overlapping(plan, used);
     if (status == TS_OK && plan->algorithm > 0) {
         status = tsi_keeps(rank) ? tsi_op_keep_algorithm(rank, plan, used, out)
                                  : tsi_op_run_algorithm(rank, plan, used, out);
