@@ -183,6 +183,10 @@ static const value_row rows[] = {
     { "nll_loss", "{}", "f32[2,2] -1 -2 -3 -4; i64[2] 1 0; f32[2] 1 3", "f32[] 2.25" },
     { "nll_loss", "{\"reduction\": \"none\", \"ignore_index\": 0}",
       "f32[2,2] -1 -2 -3 -4; i64[2] 1 0; f32[2] 1 3", "f32[2] 6 0" },
+    /* a label that is ignored counts as a whole number: 257 is not 1 */
+    { "cross_entropy", "{\"ignore_index\": 257}", "f64[2,2] 0 0 0 0; u8[2] 1 0",
+      "f64[] 0.6931471805599453; -" },
+    { "nll_loss", "{\"ignore_index\": 257}", "f64[2,2] -1 -2 -3 -4; u8[2] 1 0", "f64[] 2.5" },
     { "smooth_l1_loss", "{\"reduction\": \"none\", \"beta\": 2}", "f32[2] 1 5; f32[2] 0 0",
       "f32[2] 0.25 4" },
     /* complex numbers */
@@ -190,6 +194,9 @@ static const value_row rows[] = {
     { "abs", "{}", "c64[1] 3+4i", "f32[1] 5" },
     { "isnan", "{}", "c64[2] 1+2i nan", "bool[2] 0 1" },
     { "acos", "{}", "c128[1] 2", "c128[1] 0-1.3169578969248166i" },
+    { "pow", "{\"exponent\": 0}", "c128[2] 0 1+1i", "c128[2] 1 1" },
+    { "isclose", "{\"equal_nan\": true}", "c64[3] nan 1 nan; c64[3] nan nan 1", "bool[3] 1 0 0" },
+    { "isclose", "{}", "c64[2] nan 1+1i; c64[2] nan 1+1i", "bool[2] 0 1" },
 };
 
 /* Slopes of the sum of the first output, for the first input: "out" is that gradient. */
@@ -200,6 +207,17 @@ static const value_row slopes[] = {
     { "pow", "{\"exponent\": 0}", "f64[2] 0 3", "f64[2] 0 0" },
     { "pow", "{\"exponent\": 1}", "f64[2] 0 3", "f64[2] 1 1" },
     { "power", "{}", "f64[3] 0 0 2; f64[3] 0 2 3", "f64[3] 0 0 12" },
+    /* where the other input has fewer bits: in the dtype of the result */
+    { "power", "{}", "f32[1] 2; bf16[1] 0.001953125", "f32[1] 0.00097788547" },
+    { "power", "{}", "f64[1] 2; i8[1] -128", "f64[1] 0" },
+    { "xlogy", "{}", "f32[1] 2; bf16[1] 3", "f32[1] 1.0986123" },
+    { "kl_div", "{\"reduction\": \"sum\", \"log_target\": true}", "f32[1] 0; bf16[1] 1",
+      "f32[1] -2.7182818" },
+    { "conv", "{}", "f64[1,1,2] 1 2; i64[1,1,1] 3", "f64[1,1,2] 3 3" },
+    { "cross_entropy", "{\"ignore_index\": 257, \"reduction\": \"sum\"}",
+      "f64[2,2] 0 0 0 0; u8[2] 1 0", "f64[2,2] 0.5 -0.5 -0.5 0.5" },
+    { "nll_loss", "{\"ignore_index\": 257, \"reduction\": \"sum\"}",
+      "f64[2,2] -1 -2 -3 -4; u8[2] 1 0", "f64[2,2] 0 -1 -1 0" },
     /* repair 10: by the difference of the inputs, whatever the result was rounded to */
     { "logaddexp", "{}", "f32[2] 1e4 10001; f32[2] 10001 1e4", "f32[2] 0.26894142 0.73105858" },
     { "logaddexp", "{}", "f64[5] inf 1 inf -inf -inf; f64[5] 1 inf inf -inf 0",
@@ -227,6 +245,9 @@ static const value_row slopes[] = {
     { "vector_norm", "{}", "c128[2] 3 0+4i", "c128[2] 0.6 0+0.8i" },
     { "vector_norm", "{\"p\": \"inf\"}", "c128[2] 3 0+4i", "c128[2] 0 0+1i" },
     { "square", "{}", "c128[1] 1+2i", "c128[1] 2-4i" },
+    { "pow", "{\"exponent\": 1}", "c128[2] 0 1+1i", "c128[2] 1 1" },
+    { "acosh", "{}", "c128[2] 3+4i -3+4i",
+      "c128[2] 0.116250744+0.161289291i -0.116250744+0.161289291i" },
     { "power", "{}", "c128[2] 0 0+1i; c128[2] 2 2", "c128[2] 0 0-2i" },
     { "vector_norm", "{\"p\": 0.5}", "f64[3] 0 1 4", "f64[3] 0 3 1.5" },
     { "vector_norm", "{\"p\": \"inf\"}", "f64[3] 2 -2 1", "f64[3] 0.5 -0.5 0" },
@@ -447,6 +468,35 @@ TS_TEST_RANKS(slopes_of_exponents, 1)
     ts_tape_begin(t->me);
     TEST_OK(t, ts_grad(ts_sum(ts_power(base, exponent), NULL, 0, 0), &exponent, 1, &slope));
     is(t, "power", slope, "f64[3] nan 0 1.3862943611198906");
+}
+
+/* The gradient of the second input in its own bits, where the first has fewer. */
+TS_TEST_RANKS(slopes_beside_few_bits, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tape_begin(t->me);
+    ts_tensor *one = ts_watch(given(mesh, "f64[1] 1", "R")), *slope[3] = { NULL, NULL, NULL };
+    TEST_OK(t, ts_grad(ts_power(given(mesh, "bf16[1] 3", "R"), one), &one, 1, &slope[0]));
+    is(t, "power", slope[0], "f64[1] 3.295836866004329");
+    TEST_OK(t, ts_grad(ts_bce(given(mesh, "bf16[1] 0.25", "R"), one, NULL), &one, 1, &slope[1]));
+    is(t, "bce", slope[1], "f64[1] 1.0986122886681098");
+    ts_tensor *x = given(mesh, "bf16[1,1,2] 1 0.001953125", "S(2)");
+    ts_tensor *weight = ts_watch(given(mesh, "f64[1,1,1] 1", "R"));
+    ts_tensor *y = ts_sum(ts_conv(x, weight, NULL, NULL), NULL, 0, 0);
+    TEST_OK(t, ts_grad(y, &weight, 1, &slope[2]));
+    is(t, "conv", slope[2], "f64[1,1,1] 1.001953125");
+}
+
+/* More labels than f16 can count. */
+TS_TEST_RANKS(labels_beyond_f16, 1, 2)
+{
+    enum { LABELS = 70000 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(ts_zeros(mesh, TS_DTYPE_F16, TS_SHAPE(LABELS, 1), "S(0)"));
+    ts_tensor *labels = ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(LABELS), "S(0)"), *slope = NULL;
+    TEST_OK(t, ts_grad(ts_mul_scalar(ts_nll_loss(x, labels, NULL), 1024), &x, 1, &slope));
+    is(t, "nll_loss", ts_amax(slope, NULL, 0, 0), "f16[] -0.0146255");
 }
 
 /* ---- functions made of operators ------------------------------------------------------------- */

@@ -316,16 +316,21 @@ static ts_tensor *backward(const tsi_op_desc *op, const tsi_grad_io *io, ts_tens
     return ts_cast(tsi_op_make(op, in, 2, &a), (ts_dtype)result->dtype);
 }
 
+/* In the dtype of the result: a product has that of its first input, which may have fewer bits, and
+ * weights may be whole numbers. */
 static ts_status conv_grad(const tsi_grad_io *io)
 {
     ts_tensor *dy = io->out_grad[0];
+    ts_dtype dtype = ts_tensor_dtype(dy);
     int64_t others[4] = { 0, 2, 3, 4 };
     if (io->needs & 1)
-        io->in_grad[0] = backward(&tsi_op_conv_backward_input, io, (ts_tensor *[]){ dy, io->in[1] },
-                                  &io->in_meta[0]);
+        io->in_grad[0] =
+            backward(&tsi_op_conv_backward_input, io,
+                     (ts_tensor *[]){ dy, ts_cast(io->in[1], dtype) }, &io->in_meta[0]);
     if (io->needs & 2)
-        io->in_grad[1] = backward(&tsi_op_conv_backward_weight, io,
-                                  (ts_tensor *[]){ io->in[0], dy }, &io->in_meta[1]);
+        io->in_grad[1] =
+            backward(&tsi_op_conv_backward_weight, io,
+                     (ts_tensor *[]){ ts_cast(io->in[0], dtype), dy }, &io->in_meta[1]);
     if (io->needs & 4)
         io->in_grad[2] = ts_cast(ts_sum(dy, others, io->in_meta[0].shape.ndim - 1, 0),
                                  (ts_dtype)io->in_meta[2].dtype);

@@ -5,11 +5,20 @@
 #include "op/core/common.h"
 #include "op/nn/attributes.h"
 
+/* The labels' dtype, or i64 if it cannot hold the number, which would wrap to that of a class. */
+static ts_dtype dtype_of_ignored(ts_dtype labels, int64_t ignore_index)
+{
+    int64_t held = 0;
+    tsi_store_int(labels, &held, ignore_index);
+    return tsi_load_int(labels, &held) == ignore_index ? labels : TS_DTYPE_I64;
+}
+
 tsi_label_weights tsi_label_weights_of(ts_tensor *labels, ts_tensor *weight, int64_t ignore_index,
                                        ts_dtype dtype)
 {
     ts_tensor *ignored = ts_full_number(ts_number_int(ignore_index), ts_tensor_mesh(labels),
-                                        ts_tensor_dtype(labels), TS_SHAPE_SCALAR, NULL);
+                                        dtype_of_ignored(ts_tensor_dtype(labels), ignore_index),
+                                        TS_SHAPE_SCALAR, NULL);
     ts_tensor *is_class = ts_ne(labels, ignored), *counts = ts_cast(is_class, dtype);
     if (!weight) return (tsi_label_weights){ counts, counts };
     ts_shape shape = ts_tensor_shape(labels), flat = TS_SHAPE(ts_shape_count(&shape));

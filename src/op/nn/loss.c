@@ -176,10 +176,16 @@ static ts_status difference_grad(const tsi_grad_io *io)
     return give(io, io->needs & 1 ? d : NULL, io->needs & 2 ? ts_neg(d) : NULL);
 }
 
+/* An input in the dtype of the loss: functions of it would be rounded where it has fewer bits. */
+static ts_tensor *wide(const tsi_grad_io *io, int32_t input)
+{
+    return ts_cast(io->in[input], ts_tensor_dtype(io->out_grad[0]));
+}
+
 /* dx = (x - t) / (x (1 - x)), kept finite at the ends; dt = log(1 - x) - log x */
 static ts_status bce_grad(const tsi_grad_io *io)
 {
-    ts_tensor *x = io->in[0], *share = share_of(io), *dx = NULL, *dt = NULL;
+    ts_tensor *x = wide(io, 0), *share = share_of(io), *dx = NULL, *dt = NULL;
     ts_tensor *rest = ts_rsub_scalar(x, 1.0);
     if (io->needs & 1)
         dx = ts_mul(ts_div(ts_sub(x, io->in[1]), ts_clamp(ts_mul(x, rest), 1e-12, (double)NAN)),
@@ -203,7 +209,7 @@ static ts_status bent_grad(const tsi_grad_io *io)
 
 static ts_status logits_grad(const tsi_grad_io *io)
 {
-    ts_tensor *x = io->in[0], *share = share_of(io), *dx = NULL, *dt = NULL;
+    ts_tensor *x = wide(io, 0), *share = share_of(io), *dx = NULL, *dt = NULL;
     if (io->needs & 1) dx = ts_mul(ts_sub(ts_sigmoid(x), io->in[1]), share);
     if (io->needs & 2) dt = ts_neg(ts_mul(x, share));
     return give(io, dx, dt);
@@ -212,7 +218,7 @@ static ts_status logits_grad(const tsi_grad_io *io)
 static ts_status kl_grad(const tsi_grad_io *io)
 {
     const tsi_loss_attributes *a = io->attributes;
-    ts_tensor *x = io->in[0], *t = io->in[1], *share = share_of(io), *dx = NULL, *dt = NULL;
+    ts_tensor *x = io->in[0], *t = wide(io, 1), *share = share_of(io), *dx = NULL, *dt = NULL;
     ts_tensor *weight = a->log_target ? ts_exp(t) : ts_relu(t);
     if (io->needs & 1) dx = ts_neg(ts_mul(weight, share));
     if (io->needs & 2) {

@@ -154,12 +154,13 @@ static ts_status nll_grad(const tsi_grad_io *io)
     ts_tensor *labels = io->in[1], *dy = io->out_grad[0];
     ts_tensor *weight = io->input_count == 3 ? io->in[2] : NULL;
     int32_t last = io->in_meta[1].shape.ndim;
-    tsi_label_weights w =
-        tsi_label_weights_of(labels, weight, a->ignore_index, ts_tensor_dtype(dy));
+    /* The sum of all weights is no number of few bits: f16 ends at 65504 labels. */
+    ts_dtype wide = ts_tensor_dtype(dy) == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
+    tsi_label_weights w = tsi_label_weights_of(labels, weight, a->ignore_index, wide);
     ts_tensor *all = a->reduction == 0 ? ts_sum(w.weights, NULL, 0, 0) : NULL;
     if (all) dy = ts_div(dy, all);
     if (io->needs & 1) {
-        ts_tensor *share = ts_neg(ts_mul(w.weights, dy));
+        ts_tensor *share = ts_cast(ts_neg(ts_mul(w.weights, dy)), (ts_dtype)io->in_meta[0].dtype);
         ts_tensor *at = ts_mul(labels, ts_cast(w.counts, ts_tensor_dtype(labels)));
         io->in_grad[0] = ts_gather_backward(ts_unsqueeze(share, last), last, ts_unsqueeze(at, last),
                                             io->in_meta[0].shape);

@@ -202,16 +202,18 @@ static ts_status minimum_grad(const tsi_grad_io *io)
     return extreme_grad(io, false);
 }
 
-/* d a^b = b a^(b-1) da + a^b log(a) db; 0 where a factor is, however large the other. */
+/* d a^b = b a^(b-1) da + a^b log(a) db; 0 where a factor is, however large the other. In the dtype
+ * of the result: log(a) and b - 1 would be rounded, or wrap, where one has fewer bits. */
 static ts_status power_grad(const tsi_grad_io *io)
 {
-    ts_tensor *dy = io->out_grad[0], *a = io->in[0], *b = io->in[1];
-    ts_tensor *da = NULL, *db = NULL, *y = io->out[0];
+    ts_tensor *dy = io->out_grad[0], *da = NULL, *db = NULL, *y = io->out[0];
+    ts_dtype dtype = ts_tensor_dtype(y);
+    ts_tensor *a = ts_cast(io->in[0], dtype), *b = ts_cast(io->in[1], dtype);
     if (io->needs & 1) {
         da = ts_mul(b, ts_power(a, ts_add_scalar(b, -1.0)));
         da = ts_mul(dy, ts_masked_fill(da, ts_logical_not(b), 0.0));
     }
-    if (io->needs & 2 && tsi_dtype_category(ts_tensor_dtype(y)) == TSI_CATEGORY_COMPLEX) {
+    if (io->needs & 2 && tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX) {
         db = ts_mul(dy, ts_masked_fill(ts_mul(y, ts_log(a)), ts_logical_not(a), 0.0));
     } else if (io->needs & 2) {
         ts_tensor *flat = ts_logical_and(ts_logical_not(a), ts_ge_scalar(b, 0.0));

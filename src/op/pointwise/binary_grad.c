@@ -45,10 +45,11 @@ ts_status tsi_grad_copysign(const tsi_grad_io *io)
     return give(io, ts_mul(ts_sign(io->in[0]), ts_sign(io->out[0])), NULL);
 }
 
-/* log(b), 0 where a is 0 and there is no logarithm; a / b */
+/* log(b), 0 where a is 0 and there is no logarithm; a / b. The logarithm is taken in the dtype of
+ * the result: b may have fewer bits than a. */
 ts_status tsi_grad_xlogy(const tsi_grad_io *io)
 {
-    ts_tensor *a = io->in[0], *b = io->in[1];
+    ts_tensor *a = io->in[0], *b = ts_cast(io->in[1], ts_tensor_dtype(io->out_grad[0]));
     ts_tensor *none = ts_logical_and(ts_logical_not(a), ts_le_scalar(b, 0.0));
     return give(io, ts_masked_fill(ts_log(b), none, 0.0), ts_div(a, b));
 }

@@ -97,6 +97,10 @@ static double complex both_isclose(const double complex *x, const void *a)
 {
     const tsi_close_attributes *c = a;
     if (x[0] == x[1]) return 1;
+    bool none[2];
+    for (int i = 0; i < 2; i++)
+        none[i] = isnan(creal(x[i])) || isnan(cimag(x[i]));
+    if (none[0] || none[1]) return c->equal_nan && none[0] && none[1];
     return isfinite(cabs(x[0])) && isfinite(cabs(x[1])) &&
            cabs(x[0] - x[1]) <= c->atol + c->rtol * cabs(x[1]);
 }

@@ -138,7 +138,7 @@ static ts_status factor_grad(const tsi_grad_io *io)
 
 TSI_REAL(pow, pow(x[0], value_of(a)))
 TSI_WHOLE(pow, tsi_whole_power(x[0], (int64_t)tsi_first_whole(a)))
-TSI_BOTH(pow, cpow(x[0], tsi_first_both(a)))
+TSI_BOTH(pow, tsi_first_both(a) == 0.0 ? 1.0 : cpow(x[0], tsi_first_both(a)))
 
 /* Whole powers are multiplicative; odd ones are monotone too. */
 static void pow_trait(const tsi_op_call *call, tsi_traits *traits)

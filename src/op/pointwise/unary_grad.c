@@ -63,7 +63,19 @@ ts_status tsi_grad_abs(const tsi_grad_io *io)
 }
 
 GRAD(acos, ts_neg(ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io))))))
-GRAD(acosh, ts_mul(dy_of(io), ts_rsqrt(ts_add_scalar(ts_square(x_of(io)), -1.0))))
+
+/* 1 / sqrt(x^2 - 1); of complex numbers by factors: the root of the square is the other one where
+ * the real part is below zero. */
+ts_status tsi_grad_acosh(const tsi_grad_io *io)
+{
+    ts_tensor *x = x_of(io), *slope = NULL;
+    if (tsi_meta_is_complex(&io->in_meta[0]))
+        slope = ts_mul(ts_rsqrt(ts_add_scalar(x, -1.0)), ts_rsqrt(ts_add_scalar(x, 1.0)));
+    else
+        slope = ts_rsqrt(ts_add_scalar(ts_square(x), -1.0));
+    return tsi_unary_give(io, slope);
+}
+
 GRAD(asin, ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io)))))
 GRAD(asinh, ts_mul(dy_of(io), ts_rsqrt(one_plus_square(x_of(io)))))
 GRAD(atan, ts_div(dy_of(io), one_plus_square(x_of(io))))
