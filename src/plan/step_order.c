@@ -102,8 +102,10 @@ static ts_status check_race(const walk *w, int32_t index, const knowledge *known
     const track *v = &w->value[touch->value];
     if (touch->how == TSI_READS || touch->how == TSI_VIEWS) {
         bool waits = w->list->action[index].kind == TSI_ACTION_WAIT;
-        return waits || has_ended(w, known, v->written) ? TS_OK
-                                                        : refuse_race(w, index, touch, v->written);
+        bool own = touch->how == TSI_VIEWS && v->written == index; /* outputs of one block */
+        return waits || own || has_ended(w, known, v->written)
+                   ? TS_OK
+                   : refuse_race(w, index, touch, v->written);
     }
     for (int32_t q = 0; q < w->step->queue_count; q++)
         if (v->touched[q] != index && !has_ended(w, known, v->touched[q]))

@@ -48,7 +48,8 @@ void tsi_recording_clean(char *name)
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 
-/* "fsdp:S(0)|tp:R": what each axis of the mesh does to the tensor. NULL: it has none, or failed. */
+/* "fsdp:S(0)|tp:R": what each axis of the mesh does to the tensor; one of a single rank does
+ * nothing, whatever its placement is called. NULL: it has none, or failed. */
 static const char *form_of(tsi_recording *r, const ts_tensor *t)
 {
     char text[TSI_RECORDING_NAME];
@@ -59,6 +60,7 @@ static const char *form_of(tsi_recording *r, const ts_tensor *t)
         char place[64];
         (void)tsi_placement_text(&s->place[k], s->mesh->size[k], 0, place, sizeof place);
         if (strchr(place, ',')) (void)snprintf(place, sizeof place, "S"); /* by a list of extents */
+        if (s->mesh->size[k] == 1) (void)snprintf(place, sizeof place, "R");
         length +=
             (size_t)snprintf(text + length, sizeof text - length, "%s%.16s:%.24s", k ? "|" : "",
                              s->mesh->name[k][0] ? s->mesh->name[k] : "axis", place);

@@ -504,7 +504,8 @@ static ts_status find_order(ts_step *s, const tsi_step *given, int64_t bytes_max
 }
 
 /* A refusal that is this rank's alone is told to nobody: those who took the program meet it where
- * they agree, and go on. The rank has its error afterwards as before. */
+ * they agree, and go on. The rank has its error afterwards as before. One that goes back to the
+ * recorded order, while others may take a program, is met there as well. */
 static void refuse_with_others(chain *c)
 {
     if (!c->parts_asked) tsi_parts_refuse(c->step);
@@ -527,8 +528,9 @@ static ts_status reorder(ts_step *s, const ts_program *program, int64_t bytes_ma
     out->whole = c.parts.count - out->parted;
     if (status == TS_OK && given)
         status = tsi_buckets_join(&buckets, s, given, report->fits, &out->joined);
-    else if (given)
+    else
         refuse_with_others(&c);
+    if (status == TS_OK) status = ts_rank_status(s->rank);
     tsi_buckets_release(&buckets);
     tsi_parts_release(&c.parts);
     tsi_free(c.piece);

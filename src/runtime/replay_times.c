@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replay_times.c - how long the actions of a recorded step take, from replays that are timed.
  *
- *   computation     the mean of the time that its works took
+ *   computation     the mean of the time that its works took, with what an operator computes before
+ *                   an operation of its own, or in one piece of work with several
  *   an operation    from its begin, or the end of the one before it on its channel, to its end, as
  *                   the rank's events have it; of all timed replays in one order the least, because
  *                   a rank that begins early counts the time that others need to come; of a bucket
- *                   that goes as one the last has the time of all
+ *                   that goes as one the last has the time of all; of one inside an operator's
+ *                   piece of work none, for it is the operator's
  *   messages        are left to the cost model
  *
  * What a rank counts of an operation is too much unless it came last, so the program of all ranks
@@ -69,12 +71,31 @@ static bool is_operation(const tsi_action *a)
     return tsi_action_class_of(a->kind) == TSI_CLASS_COLLECTIVE;
 }
 
+/* The action that a work which computes is for: itself, or the operator whose operation it is. */
+static int32_t computing(const tsi_step_list *list, int32_t of)
+{
+    for (int32_t i = of; i < list->action_count; i++)
+        if (tsi_action_class_of(list->action[i].kind) == TSI_CLASS_COMPUTE) return i;
+    return of;
+}
+
+/* Of the operation that a work begins; -1: not known. */
+static double operation_us(lanes *all, const ts_rank *rank, const tsi_action *a,
+                           const tsi_kept_work *work, int64_t ns)
+{
+    uint64_t event[TSI_PARTS_LIVE];
+    int32_t events = tsi_again_events(work, event);
+    if (events > 0) return (double)parts_ns(all, rank, event, events) * 1e-3;
+    return a->queue == 0 ? (double)ns * 1e-3 : -1;
+}
+
 static void take_least(tsi_action *a, double us)
 {
     if (us >= 0 && (a->us < 0 || us < a->us)) a->us = us;
 }
 
-/* The time of each action's works in this replay; of operations, that of the operation. */
+/* The time of each action's works in this replay; of operations, that of the operation, and in `us`
+ * -1 for those that have works of their own. */
 static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double *us)
 {
     lanes all = { .count = 0 };
@@ -89,14 +110,12 @@ static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double
         int32_t of = recorded < s->worked.count ? s->worked.action[recorded] : -1;
         if (of < 0) continue;
         tsi_action *a = &list->action[of];
-        uint64_t event[TSI_PARTS_LIVE];
-        int32_t events = tsi_again_events(work, event);
-        if (!is_operation(a))
-            us[of] += communicates ? 0 : (double)ns[i] * 1e-3;
-        else if (events > 0)
-            take_least(a, (double)parts_ns(&all, s->rank, event, events) * 1e-3);
-        else if (communicates && a->queue == 0)
-            take_least(a, (double)ns[i] * 1e-3);
+        if (!communicates) {
+            us[computing(list, of)] += (double)ns[i] * 1e-3;
+        } else if (is_operation(a)) {
+            us[of] = -1;
+            take_least(a, operation_us(&all, s->rank, a, work, ns[i]));
+        }
     }
 }
 
@@ -112,6 +131,7 @@ static ts_status time_actions(ts_step *s, const int64_t *ns)
     for (int32_t i = 0; i < list->action_count; i++) {
         tsi_action *a = &list->action[i];
         tsi_action_class kind = tsi_action_class_of(a->kind);
+        if (kind == TSI_CLASS_COLLECTIVE && us[i] >= 0) a->us = 0; /* its operator's */
         if (kind == TSI_CLASS_COLLECTIVE || kind == TSI_CLASS_PAIR) continue;
         double before = s->timed > 1 && a->us > 0 ? a->us : 0;
         a->us = before + (us[i] - before) / (double)s->timed;

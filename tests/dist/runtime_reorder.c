@@ -544,6 +544,26 @@ TS_TEST_RANKS(a_rank_that_refuses_holds_nobody_up, 2, 3)
     twins_end(t, &r);
 }
 
+/* One rank goes back to the recorded order while others take the program, and the other way round:
+ * nobody is held up, and nothing goes as one. */
+TS_TEST_RANKS(a_rank_without_a_program_holds_nobody_up, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    twins r = twins_of(t, mesh, 4629, SUMS);
+    r.orders.state = 3;
+    ts_program *program = bucketed(t, r.step, &r.orders, false);
+    for (int64_t round = 0; round < 3; round++) {
+        bool has = round == 2 || (t->index == 0) == (round == 0);
+        ts_step_order is = TS_INIT(ts_step_order);
+        TEST_OK(t, ts_step_reorder(r.step, has ? program : NULL, r.bytes, &is));
+        TEST_CHECK(t, (is.joined > 0) == (round == 2) && is.taken);
+        replays(t, &r, "some without a program");
+    }
+    ts_program_destroy(program);
+    twins_end(t, &r);
+}
+
 /* The step in an order in which all ranks begin operations ahead. */
 static ts_program *agreed_order(test *t, twins *r)
 {

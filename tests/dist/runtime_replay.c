@@ -399,6 +399,53 @@ TS_TEST_RANKS(random_numbers_go_on, 1, 2)
     TEST_OK(t, ts_scope_close(one));
 }
 
+/* ---- times ----------------------------------------------------------------------------------- */
+
+typedef struct scattered {
+    ts_rank *me;
+    ts_tensor *x, *weight;
+} scattered;
+
+/* Rows of others are computed first and fetched by them: operations inside of one piece of work. */
+static ts_status scatter_step(void *context)
+{
+    const scattered *s = context;
+    ts_scope scope =
+        ts_scope_open_with(s->me, TS_OPTIONS(ts_scope_options, .product = TS_PRODUCT_CHUNKS));
+    (void)ts_linear_scatter(s->x, s->weight, NULL, 0);
+    return ts_scope_close(scope);
+}
+
+TS_TEST_RANKS(what_communicates_inside_of_it_is_an_operator_s_time, 2, 4)
+{
+    if (!tsi_rank_device_of(t->me)->device->host_readable) return;
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=*");
+    scattered s = { .me = t->me };
+    s.x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(64, 64), "S(1)");
+    s.weight = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(32, 64), "S(1)");
+    ts_step *recorded = ts_step_record(t->me, scatter_step, &s);
+    TEST_SAY(t, recorded != NULL, "%s", ts_rank_error(t->me)->text);
+    if (!recorded) return;
+    for (int i = 0; i < 3; i++)
+        TEST_OK(t, ts_step_time(recorded));
+    ts_program *program = NULL;
+    TEST_OK(t, ts_step_program(recorded, &program));
+    const tsi_step_list *list = tsi_step_list_of(program->step, ts_rank_index(t->me));
+    int64_t inside = 0;
+    double products = 0;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        bool product = a->kind == TSI_ACTION_OPERATOR && strstr(a->what, "linear");
+        inside += a->group >= 0;
+        products += product ? a->us : 0;
+        TEST_SAY(t, a->group < 0 || a->us == 0, "%s takes %g us", a->what, a->us);
+    }
+    TEST_SAY(t, inside > 0 && products > 0, "%lld operations, %g us of products", (long long)inside,
+             products);
+    ts_program_destroy(program);
+    ts_step_destroy(recorded);
+}
+
 /* ---- batches --------------------------------------------------------------------------------- */
 
 enum { IN_BATCH = 2, TERMS = 32 };
@@ -434,6 +481,28 @@ TS_TEST_RANKS(a_batch_runs_again, 2, 3)
         TEST_OK(t, batch_step(&usual));
         TEST_OK(t, ts_step_replay(step));
         TEST_CHECK(t, memcmp(again.term, usual.term, sizeof again.term) == 0);
+    }
+    ts_step_destroy(step);
+}
+
+/* What a step waits for cannot wait for the end of a batch around it. */
+TS_TEST_RANKS(no_step_runs_in_a_batch, 1, 2)
+{
+    if (strcmp(t->engine, "threads") != 0)
+        return; /* who is refused first ends what others are in */
+    batched b = { .me = t->me };
+    ts_step *step = ts_step_record(t->me, batch_step, &b);
+    for (int what = 0; step && what < 4; what++) {
+        ts_program *program = NULL;
+        TEST_OK(t, ts_group_batch_begin(t->me));
+        ts_status status = what == 0   ? ts_step_replay(step)
+                           : what == 1 ? ts_step_time(step)
+                           : what == 2 ? ts_step_reorder(step, NULL, 0, NULL)
+                                       : ts_step_program(step, &program);
+        TEST_STATUS(t, status, TS_ERR_STATE);
+        TEST_SAYS(t, ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "", "a batch is open");
+        TEST_OK(t, ts_rank_recover(t->me));
+        TEST_OK(t, ts_step_replay(step));
     }
     ts_step_destroy(step);
 }
@@ -491,17 +560,25 @@ typedef struct bad {
     ts_rank *me;
     ts_mesh *mesh;
     ts_tensor *x;
+    ts_step *other;
     int32_t what;
 } bad;
 
-enum { READS, WRITES, RECORDS, REPLAYS, FAILS, BADS };
+enum { READS, WRITES, RECORDS, REPLAYS, FAILS, TELLS, SHARES, STATES, BADS };
 
 static ts_status bad_step(void *context)
 {
     const bad *b = context;
     double number = 0;
     ts_shape shape = TS_SHAPE(3);
+    ts_program *program = NULL;
     switch (b->what) {
+    case TELLS:
+        return ts_step_program(b->other, &program);
+    case SHARES:
+        return ts_symmetric_alloc(ts_group_world(b->me), 8, NULL) ? TS_OK : ts_rank_status(b->me);
+    case STATES:
+        return ts_state_create(b->mesh) ? TS_OK : ts_rank_status(b->me);
     case READS:
         return ts_tensor_item(ts_sum(b->x, NULL, 0, 0), &number);
     case WRITES:
@@ -515,12 +592,25 @@ static ts_status bad_step(void *context)
     }
 }
 
+static ts_status empty_step(void *context)
+{
+    (void)context;
+    return TS_OK;
+}
+
 TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1)
 {
     bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*") };
     const char *want[BADS] = {
-        [READS] = "the host", [WRITES] = "host", [RECORDS] = "another one", [FAILS] = "add"
+        [READS] = "the host",
+        [WRITES] = "host",
+        [RECORDS] = "another one",
+        [FAILS] = "add",
+        [TELLS] = "its program: a step is recorded",
+        [SHARES] = "symmetric memory: a step is recorded",
+        [STATES] = "state: a step is recorded",
     };
+    b.other = ts_step_record(t->me, empty_step, NULL);
     for (b.what = 0; b.what < BADS; b.what++) {
         if (b.what == REPLAYS) continue;
         ts_scope scope = ts_scope_open(t->me, NULL);
@@ -531,6 +621,7 @@ TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1)
         TEST_OK(t, ts_rank_recover(t->me));
         ts_scope_close(scope);
     }
+    ts_step_destroy(b.other);
     TEST_CHECK(t, ts_step_record(t->me, NULL, NULL) == NULL);
     TEST_OK(t, ts_rank_recover(t->me));
 }
