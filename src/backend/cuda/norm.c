@@ -99,19 +99,16 @@ static tsi_cuda_kernel backward_warp(const tsi_cuda_norm_args *a, int32_t units)
     return warp[a->layer][a->dtype == TS_DTYPE_BF16][place_of(units)];
 }
 
-/* Shared memory for a unit of a row, and for its weights. */
-static int64_t kept_bytes(const tsi_cuda_norm_args *a)
-{
-    int64_t numbers = 16 / (int64_t)ts_dtype_size((ts_dtype)a->dtype);
-    return 16 + numbers * (int64_t)sizeof(float);
-}
-
-/* Do blocks that keep a row have room for the weight, and come to a second row? */
-static bool keeps_weight(const tsi_stream *stream, const tsi_cuda_norm_args *a)
+/* Units of weight for one of a row, whole ones, if blocks that keep a row have room for them beside
+ * it and come to a second row; else 0. */
+static int32_t units_kept(const tsi_stream *stream, const tsi_cuda_norm_args *a)
 {
     tsi_cuda_keepers by = tsi_cuda_keepers_of(row_units(a));
-    return a->weight && by.at_once * by.each * by.threads * kept_bytes(a) <= stream->cuda->shared &&
-           a->rows > stream->cuda->units * by.at_once;
+    int64_t units = (int64_t)ts_dtype_size((ts_dtype)a->weight_dtype) /
+                    (int64_t)ts_dtype_size((ts_dtype)a->dtype);
+    bool fits = by.at_once * by.each * by.threads * (1 + units) * 16 <= stream->cuda->shared;
+    bool again = a->rows > stream->cuda->units * by.at_once;
+    return a->weight && (uintptr_t)a->weight % 16 == 0 && fits && again ? (int32_t)units : 0;
 }
 
 static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
@@ -124,9 +121,9 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
     };
     int32_t units = units_of(a);
     if (units == 0 && tsi_cuda_keeps(row_units(a))) {
-        a->kept = keeps_weight(stream, a);
+        a->kept = units_kept(stream, a);
         return tsi_cuda_launch_kept(stream, kept, a->dtype, a->rows, row_units(a),
-                                    a->kept ? kept_bytes(a) : 16, a);
+                                    16 * (1 + a->kept), a);
     }
     if (units == 0)
         return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block),

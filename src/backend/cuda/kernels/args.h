@@ -225,7 +225,7 @@ typedef struct tsi_cuda_norm_args {
     int64_t x_stride, dy_stride, y_stride;
     double eps;
     int32_t dtype, weight_dtype, sum_dtype, blocks; /* sum: of dw and db */
-    int32_t layer, kept; /* kept: blocks have the weight in shared memory */
+    int32_t layer, kept; /* units of weight in shared memory for one of a row */
 } tsi_cuda_norm_args;
 
 /* rope.cu: x [.., T, D] with its table [T, D]; pairs in chunks of `width`. */

@@ -40,6 +40,12 @@ template <int C, int N> __device__ inline float largest_of(const float (&v)[C][N
 
 /* ---- rows on their way to shared memory, C units a thread, each for itself alone ------------- */
 
+__device__ inline void fetch_unit(uint4 *shared, const uint4 *from)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 /* `behind` is what a thread finds behind the end of a row. */
 template <int C> __device__ inline void fetch_prepare(uint4 *fetched, int64_t units, uint4 behind)
 {
@@ -56,11 +62,7 @@ template <int C> __device__ inline void fetch_row(uint4 *fetched, const void *ro
 #pragma unroll
     for (int k = 0; k < C; k++) {
         int64_t u = threadIdx.x + (int64_t)k * blockDim.x;
-        uint32_t to = (uint32_t)__cvta_generic_to_shared(fetched + u);
-        if (u < units)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to),
-                         "l"((const uint4 *)row + u)
-                         : "memory");
+        if (u < units) fetch_unit(fetched + u, (const uint4 *)row + u);
     }
 }
 

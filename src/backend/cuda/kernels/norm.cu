@@ -262,22 +262,14 @@ WARP_BACKWARD(bf16, as_bf16, 8, 4, 64)
 
 /* ---- a block a row that stays in registers, while the next one is on its way ----------------- */
 
-/* The weight of a thread's unit k in shared memory: N numbers lie by fours, `threads` fours apart,
- * so that those of a warp lie side by side. */
-template <int N> __device__ inline void keep_weight(float4 *kept, int k, const float *w)
+/* A copy of the weight. Blocks begin at different places: if all of them asked for the same lines
+ * at once, they would wait for each other. */
+__device__ inline void fetch_weight(uint4 *to, const void *weight, int64_t units)
 {
-#pragma unroll
-    for (int q = 0; q < N / 4; q++)
-        kept[(k * (N / 4) + q) * blockDim.x + threadIdx.x] =
-            make_float4(w[q * 4], w[q * 4 + 1], w[q * 4 + 2], w[q * 4 + 3]);
-}
-
-template <int N> __device__ inline void kept_weight(const float4 *kept, int k, float *w)
-{
-#pragma unroll
-    for (int q = 0; q < N / 4; q++) {
-        float4 four = kept[(k * (N / 4) + q) * blockDim.x + threadIdx.x];
-        w[q * 4] = four.x, w[q * 4 + 1] = four.y, w[q * 4 + 2] = four.z, w[q * 4 + 3] = four.w;
+    int64_t steps = (units + blockDim.x - 1) / blockDim.x;
+    for (int64_t i = 0; i < steps; i++) {
+        int64_t u = (i + blockIdx.x) % steps * blockDim.x + threadIdx.x;
+        if (u < units) fetch_unit(to + u, (const uint4 *)weight + u);
     }
 }
 
@@ -288,9 +280,10 @@ template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args
     extern __shared__ uint4 fetched[];
     __shared__ float shared[32];
     int64_t units = a.length / N, lane = threadIdx.x, threads = blockDim.x;
-    float4 *kept = (float4 *)(fetched + C * threads);
+    uint4 *kept = fetched + C * threads;
     fetch_prepare<C>(fetched, units, make_uint4(0, 0, 0, 0));
     fetch_row<C>(fetched, (const E *)a.x + (int64_t)blockIdx.x * a.x_stride, units);
+    if (a.kept) fetch_weight(kept, a.weight, units * a.kept);
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         float v[C][N], mean = 0, squares = 0;
         fetched_row<T, C>(fetched, v);
@@ -320,11 +313,8 @@ template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args
             int64_t u = lane + k * threads;
             if (u >= units) break;
             float w[N], b[N];
-            if (a.kept && row != blockIdx.x)
-                kept_weight<N>(kept, k, w);
-            else
-                load_parameters<N, float>(a.weight, a.weight_dtype, true, u * N, 1.0f, w);
-            if (a.kept && row == blockIdx.x) keep_weight<N>(kept, k, w);
+            load_parameters<N, float>(a.kept ? kept : a.weight, a.weight_dtype, true, u * N, 1.0f,
+                                      w);
             if (a.bias) load_parameters<N, float>(a.bias, a.weight_dtype, true, u * N, 0.0f, b);
 #pragma unroll
             for (int e = 0; e < N; e++) {
