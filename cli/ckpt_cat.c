@@ -68,7 +68,7 @@ static bool read_part(const char **at, int64_t extent, range *out)
     }
     begin = clamped(begin, extent);
     end = clamped(end, extent);
-    *out = (range){ begin, step, end > begin ? (end - begin + step - 1) / step : 0 };
+    *out = (range){ begin, step, end > begin ? (end - begin - 1) / step + 1 : 0 };
     return true;
 }
 

@@ -351,7 +351,7 @@ static ts_status all_reduce(ts_state *state, void *data, int64_t count, ts_reduc
 }
 
 /* Nothing is left of a save that failed, as far as this rank can see to it. */
-static void abandon(tsi_save *save)
+void tsi_save_abandon(tsi_save *save)
 {
     char path[PATH_BYTES], name[TSI_DATA_NAME_MAX];
     tsi_data_file_name(name, ts_rank_index(save->state->rank));
@@ -388,7 +388,7 @@ static ts_status add_up(tsi_save *save)
 /* The end, good or bad; all hear of it. */
 static ts_status finish(tsi_save *save, ts_status status)
 {
-    if (status != TS_OK) abandon(save);
+    if (status != TS_OK) tsi_save_abandon(save);
     if (save->lock >= 0) close(save->lock);
     save->lock = -1;
     save->under_way = save->publishing = false;
@@ -482,7 +482,7 @@ ts_status ts_checkpoint_save(ts_state *state, const char *directory, const ts_sa
     ts_status status = begin(save, directory);
     if (status == TS_OK && save->under_way && !save->options.background) return complete(save);
     if (status == TS_OK) return TS_OK;
-    if (save->under_way) abandon(save);
+    if (save->under_way) tsi_save_abandon(save);
     if (save->lock >= 0) close(save->lock);
     save->lock = -1;
     save->under_way = false;

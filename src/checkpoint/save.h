@@ -66,6 +66,9 @@ typedef struct tsi_save {
  * the host's. */
 void tsi_save_count_staging(tsi_save *save, int sign);
 void tsi_save_drop_staging(tsi_save *save);
+/* Removes what this rank wrote of a save that failed, and the folder if nobody else has files
+ * there; nothing of it may be on its way. */
+void tsi_save_abandon(tsi_save *save);
 /* save_plan.c: `save` gets items and pieces of the state. */
 ts_status tsi_save_plan(tsi_save *save);
 /* The sum over elements of an item's block (digest.h), a part at a time, in their order. */

@@ -216,6 +216,8 @@ void tsi_save_destroy(tsi_save *save)
 {
     if (!save) return;
     if (save->in_background && !save->joined) pthread_join(save->thread, NULL);
+    /* Once all have written the first rank publishes, with the files of all; else nobody will. */
+    if (save->under_way && !save->publishing) tsi_save_abandon(save);
     if (save->under_way && save->lock >= 0) close(save->lock);
     forget_plan(save);
     tsi_free(save->item);

@@ -416,13 +416,25 @@ static ts_status find_paths(ts_train_config *config, const char *file)
     return TS_OK;
 }
 
+/* A byte of 0 would end the text unseen, and with it all that the lines behind it say. */
+static ts_status check_bytes(const char *path, const char *text, size_t length)
+{
+    place at = { path, 1 };
+    size_t end = strlen(text);
+    if (end == length) return TS_OK;
+    for (size_t i = 0; i < end; i++)
+        at.line += text[i] == '\n';
+    return fail_at(&at, "has a byte of 0, which is no text");
+}
+
 ts_status ts_train_config_read(ts_train_config *config, const char *path)
 {
     if (!config || !path) return TSI_FAIL(TS_ERR_NULL, "train_config_read: an argument is NULL");
     char *text = NULL;
     size_t length = 0;
     TSI_TRY(tsi_file_read(path, 1 << 20, &text, &length));
-    ts_status status = ts_train_config_parse(config, path, text);
+    ts_status status = check_bytes(path, text, length);
+    if (status == TS_OK) status = ts_train_config_parse(config, path, text);
     tsi_free(text);
     return status == TS_OK ? find_paths(config, path) : status;
 }

@@ -23,8 +23,21 @@ static bool is_prefix(const char *path)
     return stat(name, &info) == 0;
 }
 
+/* By name, size and time, as the text itself: one that was written anew cuts texts otherwise. */
+static uint64_t mix_tokenizer(uint64_t hash, const ts_train_config *config)
+{
+    char path[TSI_CONFIG_TEXT_MAX + 32];
+    struct stat info;
+    hash = tsi_hash_text(hash, config->data.tokenizer);
+    if (!tsi_run_tokenizer(config, path, sizeof path)) return hash; /* it is built in */
+    if (stat(path, &info) != 0) return hash;                        /* opening it will say why */
+    hash = tsi_hash_mix(hash, (uint64_t)info.st_size);
+    hash = tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_sec);
+    return tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_nsec);
+}
+
 /* What the token files of a text depend on; 0: it cannot be read, and that was recorded. */
-static uint64_t text_hash(const tsi_data_keys *data, const tsi_source *source)
+static uint64_t text_hash(const ts_train_config *config, const tsi_source *source)
 {
     const char *path = source->path;
     struct stat info;
@@ -34,8 +47,8 @@ static uint64_t text_hash(const tsi_data_keys *data, const tsi_source *source)
         return 0;
     }
     uint64_t hash = tsi_hash_text(1, path);
-    hash = tsi_hash_text(hash, data->tokenizer);
-    hash = tsi_hash_text(hash, data->json_key);
+    hash = mix_tokenizer(hash, config);
+    hash = tsi_hash_text(hash, config->data.json_key);
     hash = tsi_hash_mix(hash, (uint64_t)info.st_size);
     hash = tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_sec);
     return tsi_hash_mix(hash, (uint64_t)info.st_mtim.tv_nsec) | 1;
@@ -78,7 +91,7 @@ ts_status tsi_run_open(tsi_run *run, const tsi_source *source, ts_loader **out)
     char prefix[TSI_CONFIG_TEXT_MAX];
     uint64_t hash = 0;
     if (ts_rank_index(run->me) == 0 && !is_prefix(path)) {
-        hash = text_hash(&c->data, source);
+        hash = text_hash(c, source);
         TSI_TRY(ts_rank_status(run->me));
     }
     ts_array word = TS_INIT(ts_array);

@@ -145,8 +145,10 @@ static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *
     double factor = s->part.factor / tokens;
     ts_tensor *sum = ts_cross_entropy_sum(output[0], micro_of(s, s->labels, micro));
     ts_tensor *loss = ts_mul_scalar(sum, factor);
+    if (!s->part.without_grad) loss = tsi_train_with_z(loss, output[0], s->z_loss * factor);
+    /* As it is returned: the pipeline adds up these, which lie otherwise with the second loss. */
     if (s->part.mean) s->loss[micro] = ts_tensor_retain(ts_detach(loss));
-    return s->part.without_grad ? loss : tsi_train_with_z(loss, output[0], s->z_loss * factor);
+    return loss;
 }
 
 static ts_status begin_micro(void *context, ts_rank *me, int64_t micro)
@@ -280,11 +282,27 @@ void tsi_stages_close(tsi_stages *s)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* As tokens lie, with whole rows: the model's cut of the sequence is that of what it computed last,
+ * the documents of a step or a text that it wrote, and fits no other extent. Retained. */
+static const ts_sharding *whole_rows(const tsi_stages *s)
+{
+    const ts_sharding *tokens = ts_model_tokens(s->model);
+    ts_placement place[TS_NDIM_MAX];
+    for (int32_t k = 0; k < tokens->ndim; k++) {
+        place[k] = tokens->place[k];
+        if (tsi_placement_cuts(&place[k]) && place[k].dim == 1)
+            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+    }
+    return tsi_sharding_intern(tokens->mesh, place);
+}
+
 /* Rows of each micro-batch, of all ranks together. */
 static ts_status find_sizes(tsi_stages *s)
 {
     ts_shape shape = TS_SHAPE(s->part.rows, s->part.context);
-    const ts_layout *layout = tsi_layout_intern(ts_model_tokens(s->model), &shape);
+    const ts_sharding *lie = whole_rows(s);
+    const ts_layout *layout = lie ? tsi_layout_intern(lie, &shape) : NULL;
+    ts_sharding_release(lie);
     if (!layout) return ts_rank_status(s->model->rank);
     int64_t micros = ts_schedule_micro_batches(s->schedule);
     for (int64_t m = 0; m < micros; m++)
@@ -298,20 +316,6 @@ static ts_status row_number(const int64_t *global, void *element, void *context)
     (void)context;
     *(int64_t *)element = global[0];
     return TS_OK;
-}
-
-/* As tokens lie, with whole rows: a cut of the sequence, which is of one step's documents, fits no
- * other extent. Retained. */
-static const ts_sharding *whole_rows(const tsi_stages *s)
-{
-    const ts_sharding *tokens = ts_model_tokens(s->model);
-    ts_placement place[TS_NDIM_MAX];
-    for (int32_t k = 0; k < tokens->ndim; k++) {
-        place[k] = tokens->place[k];
-        if (tsi_placement_cuts(&place[k]) && place[k].dim == 1)
-            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
-    }
-    return tsi_sharding_intern(tokens->mesh, place);
 }
 
 /* The numbers of a micro-batch's rows, as they lie in it. */

@@ -85,14 +85,17 @@ static double loss_of(const char *states, int64_t step)
     return loss;
 }
 
-/* How many states have a smaller loss. */
-static int64_t better_than(const char *states, int64_t step)
+/* Is it one of the `count` states with the smallest losses? Of equal ones the older is; one whose
+ * loss is not known, or no number, is none of them however few there are. */
+static bool is_best(const char *states, int64_t step, int64_t count)
 {
     double mine = loss_of(states, step);
-    int64_t count = 0;
-    for (int64_t other = newest(states, INT64_MAX); other > 0; other = newest(states, other))
-        count += other != step && loss_of(states, other) < mine;
-    return count;
+    if (!isfinite(mine)) return false;
+    for (int64_t other = newest(states, INT64_MAX); other > 0; other = newest(states, other)) {
+        double loss = other != step ? loss_of(states, other) : HUGE_VAL;
+        count -= loss < mine || (loss == mine && other < step);
+    }
+    return count > 0;
 }
 
 /* Removes what is not asked for. Runs without the rank: a state that cannot be read is no failure.
@@ -107,7 +110,7 @@ static void forget(const tsi_run *run, const char *states)
         char path[PATH_BYTES];
         if (place++ < last) continue;
         if (keep.every > 0 && step % keep.every == 0) continue;
-        if (keep.best > 0 && better_than(states, step) < keep.best) continue;
+        if (keep.best > 0 && is_best(states, step, keep.best)) continue;
         step_path(path, states, step);
         tsi_folder_retire(path, run->id);
     }
@@ -177,6 +180,7 @@ static ts_status set_values(tsi_run *run, double loss)
     snprintf(text, sizeof text, "%lld", (long long)run->scale.good);
     TSI_TRY(ts_state_set(run->state, "scale.good", text));
     TSI_TRY(set_real(run->state, "scale", run->scale.value));
+    TSI_TRY(set_real(run->state, "scale.set", run->config->train.loss_scale));
     TSI_TRY(set_held_out(run));
     return set_real(run->state, "loss", loss);
 }
@@ -187,12 +191,23 @@ static const char *value(const tsi_run *run, const char *name, const char *other
     return text ? text : otherwise;
 }
 
+/* A scale that is found goes on where it was, unless the configuration has another one to begin
+ * with by now; a fixed one is the configuration's. */
+static void take_scale(tsi_run *run)
+{
+    const char *is = ts_state_get(run->state, "scale"),
+               *set = ts_state_get(run->state, "scale.set");
+    bool changed = set && strtod(set, NULL) != run->config->train.loss_scale;
+    if (!is || changed || run->scale.every == 0) return;
+    run->scale.value = strtod(is, NULL);
+    run->scale.good = strtoll(value(run, "scale.good", "0"), NULL, 10);
+}
+
 /* What was loaded beside the tensors. */
 static void take_values(tsi_run *run)
 {
     run->id = strtoull(value(run, "run", "0"), NULL, 16);
-    run->scale.value = strtod(value(run, "scale", "1"), NULL);
-    run->scale.good = strtoll(value(run, "scale.good", "0"), NULL, 10);
+    take_scale(run);
     if (!run->held_out.loader) return;
     char *rest = NULL;
     run->held_out.best = strtod(value(run, "eval.best", "nan"), NULL);

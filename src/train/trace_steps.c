@@ -24,10 +24,11 @@ ts_status tsi_trace_parse(const char *text, int64_t *first, int64_t *last)
     return TS_OK;
 }
 
-/* Every rank keeps when the first of them began. */
+/* Every rank keeps when the first of them began that it takes. */
 void tsi_trace_begin(tsi_run *run, int64_t step, int64_t now_ns)
 {
-    if (run->trace_first > 0 && step == run->trace_first) run->trace_ns = now_ns;
+    bool chosen = run->trace_first > 0 && step >= run->trace_first && step <= run->trace_last;
+    if (chosen && run->trace_ns == 0) run->trace_ns = now_ns;
 }
 
 bool tsi_trace_is_due(const tsi_run *run, int64_t step)
@@ -42,6 +43,7 @@ ts_status tsi_trace_write(tsi_run *run)
     TSI_TRY(tsi_train_path(run->config, "trace.json", path));
     if (run->me->local_index == 0)
         status = ts_world_trace_since(ts_rank_world(run->me), path, run->trace_ns, tsi_clock_ns());
+    run->trace_ns = 0;
     ts_status waited = ts_group_barrier(run->all, NULL);
     return status != TS_OK ? status : waited;
 }

@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -111,6 +112,7 @@ static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
     TSI_TRY(ts_loss_scale_update(&run->scale, false));
     bool nothing = step + 1 == run->config->train.steps && run->skipped == step + 1;
     if (run->skipped < run->config->train.skips_max && !nothing) return TS_OK;
+    TSI_TRY(tsi_state_wait(run)); /* a state that is being written is good */
     return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
                           "train: step %lld: the %lld steps up to here were left out, the loss is "
                           "%g and the total norm %g with a scale of %g; the weights are those of "
@@ -154,6 +156,7 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
 static ts_status refuse_step(tsi_run *run, int64_t step, const ts_train_step *s)
 {
     char first[512];
+    TSI_TRY(tsi_state_wait(run)); /* one that is being written is of a step before: it is good */
     TSI_TRY(tsi_find_not_finite(run, step, first, sizeof first));
     return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_STATE,
                           "train: step %lld: the loss is %g and the total norm %g; the weights "
@@ -353,6 +356,7 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
     }
     out->stopped = stop != 0;
     out->patience_ended = tsi_eval_is_over(run);
+    if (run->trace_ns > 0) TSI_TRY(tsi_trace_write(run)); /* the run ends before the last of them */
     return tsi_state_wait(run);
 }
 
@@ -361,10 +365,10 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
 bool tsi_run_tokenizer(const ts_train_config *config, char *out, size_t size)
 {
     const char *from = config->data.tokenizer;
-    size_t length = strlen(from);
+    struct stat about;
     if (strcmp(from, "byte") == 0) return false;
-    bool file = length > 5 && strcmp(from + length - 5, ".json") == 0;
-    snprintf(out, size, "%s%s", from, file ? "" : "/tokenizer.json");
+    bool folder = stat(from, &about) == 0 && S_ISDIR(about.st_mode); /* as ts_tokenizer_open */
+    snprintf(out, size, "%s%s", from, folder ? "/tokenizer.json" : "");
     return true;
 }
 

@@ -47,6 +47,9 @@ says "verify: all agree" 0 "0 damaged" "$tessera" ckpt verify "$b"
 says "diff: equal" 0 "" "$tessera" ckpt diff "$b" "$b"
 says "diff: name, index and both values" 1 "model.embed_tokens.weight: [" "$tessera" ckpt diff "$a" "$b"
 says "cat: a slice" 0 "" "$tessera" ckpt cat "$b" model.norm.weight --slice 0:4
+first=$("$tessera" ckpt cat "$b" model.norm.weight --slice 0)
+said=$("$tessera" ckpt cat "$b" model.norm.weight --slice ::9223372036854775807)
+[ "$said" = "$first" ] && pass "cat: a step beyond the end" || fail "cat: a step beyond the end" "$said"
 said=$("$tessera" ckpt cat "$b" lm_head.weight --slice '0:3, ::5')
 [ "$(printf '%s\n' "$said" | awk '{ n += NF } END { print NR, n }')" = "3 12" ] && pass "cat: rows and steps" ||
     fail "cat: rows and steps" "$said"

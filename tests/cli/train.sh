@@ -30,6 +30,8 @@ says help 0 "Trains a model" "$tessera" train --help
 says no_config 2 "needs one CONFIG" "$tessera" train
 says no_file 2 "No such file" "$tessera" train "$work/none.ini"
 says bad_key 2 'line 2: unknown key "stesp" in [train]; did you mean "steps"?' "$tessera" train "$work/bad.ini"
+printf '[train]\nsteps = 4\n\0\n[nonsense]\n' > "$work/zero.ini"
+says bad_byte 2 'zero.ini, line 3: has a byte of 0' "$tessera" train "$work/zero.ini" --print-config
 says bad_set 2 'did you mean "batch"?' "$tessera" train "$work/a.ini" --set train.bacth=2
 says bad_mesh 2 "parallel.mesh" "$tessera" train "$work/a.ini" --set parallel.mesh=dp=
 says no_role 2 'parallel.mesh: mesh "ddp=4": "ddp" is no role of an axis' \
@@ -150,6 +152,13 @@ says short_path 1 'data.path: "'"$work/short.txt"'": 3 tokens are fewer' "$tesse
 printf '{"text": "a"}\n\nno json\n' > "$work/broken.jsonl"
 says broken_lines 1 'broken.jsonl, line 3: JSON, line 1, column 1' "$tessera" train "$work/a.ini" \
     --set train.output="$work/empty" --set data.path="$work/broken.jsonl"
+traced() { [ "$(grep -c '"name":"fused_adamw' "$work/ended/trace.json")" = "$1" ]; }
+says "a trace of steps beyond the end" 0 "done after step 4" "$tessera" train "$work/a.ini" --trace 3-9 \
+    --set train.output="$work/ended"
+succeeds "has those that were taken" traced 4
+says "a trace of a run that goes on" 0 "done after step 7" "$tessera" train "$work/a.ini" --trace 3-5 \
+    --set train.output="$work/ended" --set train.steps=7
+succeeds "has those that it takes" traced 2
 says bad_trace 2 'log.trace' "$tessera" train "$work/a.ini" --trace 3-2
 says nothing_left 0 "done after step 4" "$tessera" train "$work/a.ini"
 for file in model/config.json model/model.safetensors report.html train.jsonl state/step-4/rank-00001.safetensors; do
@@ -292,6 +301,18 @@ case $said in
 "The fox"*" "*) pass "repair 32: blanks are written" ;;
 *) fail "repair 32: blanks are written" "$said" ;;
 esac
+
+# ---- a tokenizer is a file or a folder whatever its name; one that was written anew reads the text anew -----------
+cp "$root/tests/golden/tokenizer/llama2.json" "$work/tokens.of"
+says "a tokenizer of any name" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/named" \
+    --set data.tokenizer="$work/tokens.of"
+mkdir "$work/folder.json" && cp "$work/tokens.of" "$work/folder.json/tokenizer.json"
+says "a folder of any name" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/folder" \
+    --set data.tokenizer="$work/folder.json"
+cp "$root/tests/golden/tokenizer/gpt2.json" "$work/tokens.of"
+says "another tokenizer of that name" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.resume=0 \
+    --set train.output="$work/named" --set data.tokenizer="$work/tokens.of"
+succeeds "the model has it" cmp -s "$work/tokens.of" "$work/named/model/tokenizer.json"
 
 says generate_help 0 "Text from a model" "$tessera" generate --help
 says generate_no_folder 2 "needs one directory" "$tessera" generate

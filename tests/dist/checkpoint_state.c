@@ -320,3 +320,31 @@ TS_TEST_RANKS(partial_tensors_are_refused, 2)
     ts_mesh_release(mesh);
     remove_path(t, path);
 }
+
+/* Nobody publishes a save in the background whose ranks have failed since: nothing of it stays. */
+TS_TEST_RANKS(a_save_of_failed_ranks_leaves_nothing, 1, 2)
+{
+    char path[PATH], command[2 * PATH];
+    make_path(t, "left", path);
+    ts_mesh *mesh = line(t);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_state *state = ts_state_create(mesh);
+    TEST_OK(t, ts_state_add_tensor(state, "x", numbers(mesh, TS_DTYPE_F32, "S(0)")));
+    bool fails = strcmp(t->engine, "threads") == 0; /* a process takes along those behind it */
+    if (fails) {
+        ts_save_options options = TS_INIT(ts_save_options);
+        options.background = 1;
+        TEST_OK(t, ts_checkpoint_save(state, path, &options));
+        TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+        (void)ts_redistribute(numbers(mesh, TS_DTYPE_F32, "R"), "S(7)");
+        TEST_CHECK(t, ts_rank_status(t->me) != TS_OK);
+    }
+    ts_state_destroy(state);
+    if (fails) (void)ts_rank_recover(t->me);
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    snprintf(command, sizeof command, "test -z \"$(ls -d '%s'*.part 2> /dev/null)\"", path);
+    if (t->index == 0) TEST_EQ(t, system(command), 0);
+    ts_scope_close(scope);
+    ts_mesh_release(mesh);
+    remove_path(t, path);
+}

@@ -142,6 +142,35 @@ TS_TEST(the_best_state_stays)
     remove_folder(&f);
 }
 
+/* However many best ones are wanted, a state that was not evaluated is none; of evaluations that
+ * are alike the first counts. */
+TS_TEST(states_without_evaluation_are_not_best)
+{
+    static const struct {
+        const char *more;
+        uint64_t stay; /* bit i: step i */
+    } rows[] = { { "[train]\neval_every = 5\n[checkpoint]\nkeep = last 1, best 3\n", 0x420 },
+                 { "[train]\neval_every = 100\n[checkpoint]\nkeep = best 2\n", 0x400 },
+                 { "[checkpoint]\nkeep = last 1, best 2\n[optimizer]\nrate = 1e-300\n"
+                   "weight_decay = 0\n",
+                   0x414 } };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        folder f = make_folder(t);
+        outcome run = { 0 };
+        char more[1024], path[FOLDER_PATH_MAX];
+        evaluating(t, &f, "steps = 11\nstop_after = 10\n[checkpoint]\nevery = 1\n", more,
+                   sizeof more);
+        strncat(more, rows[i].more, sizeof more - strlen(more) - 1);
+        TEST_OK(t, train(t, &f, "run", more, 1, &run));
+        for (int64_t s = 1; s <= 10; s++) {
+            snprintf(path, sizeof path, "%s/run/state/step-%d", f.path, (int)s);
+            bool stays = rows[i].stay >> s & 1;
+            TEST_SAY(t, (access(path, F_OK) == 0) == stays, "row %d, step %d", (int)i, (int)s);
+        }
+        remove_folder(&f);
+    }
+}
+
 TS_TEST(refusals)
 {
     folder f = make_folder(t);

@@ -78,6 +78,27 @@ TS_TEST(half_precision_resumes)
     stop_and_go_on(t, half, 1, 40, 17);
 }
 
+/* What a run that goes on is told counts: a fixed scale always, one that is found where it is
+ * another than the run was told before. */
+TS_TEST(another_scale_takes_effect)
+{
+    folder f = make_folder(t);
+    outcome fixed = { 0 }, found = { 0 };
+    TEST_OK(t, train(t, &f, "a", "[train]\nloss_scale = 16\nstop_after = 2\n", 1, &fixed));
+    TEST_OK(t, train(t, &f, "a", "[train]\nloss_scale = 4\nstop_after = 3\n", 1, &fixed));
+    TEST_EQ(t, (int64_t)fixed.scale[2], 16);
+    TEST_EQ(t, (int64_t)fixed.scale[3], 4);
+    static const char every[] = "[train]\nloss_scale = %d\nloss_scale_every = 1\nstop_after = %d\n";
+    static const int row[][3] = { { 64, 4, 64 }, { 64, 5, 128 }, { 8, 6, 8 } };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        char more[128];
+        snprintf(more, sizeof more, every, row[i][0], row[i][1]);
+        TEST_OK(t, train(t, &f, "a", more, 1, &found));
+        TEST_EQ(t, (int64_t)found.scale[row[i][1]], row[i][2]);
+    }
+    remove_folder(&f);
+}
+
 TS_TEST(bf16_is_near_f32)
 {
     folder f = make_folder(t);

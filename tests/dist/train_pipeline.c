@@ -105,6 +105,16 @@ TS_TEST(train_pipeline_documents_evaluated)
     remove_folder(&f);
 }
 
+/* A text that the model wrote has another length than rows; a cut by cost fits one length alone. */
+TS_TEST(train_pipeline_after_a_text)
+{
+    static const piped rows[] = {
+        { "ptrr", "mesh = pp=2, cp=2\nbalance = ptrr\nmicro_batches = 2\n", 4 },
+        { "again", "mesh = pp=2, cp=2\nbalance = per_document\n[train]\nreplay = 1\n", 4 },
+    };
+    compare(t, BASE "[model]\npositions = 40\n[log]\nsample = 3\nsample_every = 2\n", rows, 2);
+}
+
 /* Losses of routers are means over a micro-batch and count by its rows. */
 TS_TEST(train_pipeline_experts)
 {

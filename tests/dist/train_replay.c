@@ -116,11 +116,14 @@ TS_TEST(runs_with_replays_are_the_same_runs)
         { "fsdp=2", "[model]\ncompute = bf16\n", 2, AGAIN },
         { "fsdp=2", "[optimizer]\nkind = sgd\nmomentum = 0.9\n", 2, AGAIN },
         { "tp=2", "[checkpoint]\nevery = 4\n", 2, AGAIN },
+        { "tp=2", "[model]\nkv_heads = 1\n", 2, AGAIN }, /* gradients of a block lie otherwise */
         { "fsdp=2, tp=2", "[model]\nfamily = gpt2\nkv_heads = 4\n", 4, AGAIN },
         { "cp=2", "", 2, AGAIN },
         { "cp=4", "[data]\ncontext = 5\n", 4, AGAIN }, /* a rank has nothing of a row */
         { "fsdp=2, cp=2", "", 4, AGAIN },
         { "replicate=2, cp=2", "batch = 1\n", 4, AGAIN }, /* and two no row */
+        /* Weights are cut by both axes along a dim that is no run: they are moved, over one. */
+        { "fsdp=2, cp=1", "[model]\nvocab = 261\n", 2, AGAIN },
         { "dp=1", "accumulate = 5\n", 1, AGAIN },
         { "fsdp=2", "accumulate = 5\nloss_scale = 8\n", 2, AGAIN },
         { "fsdp=2", "z_loss = 0.1\n", 2, AGAIN },
@@ -157,6 +160,7 @@ TS_TEST(runs_through_stages_on_four_ranks_with_replays_are_the_same_runs)
 {
     static const setting settings[] = {
         { "pp=2, fsdp=2", "[model]\nlayers = 4\n" SCHEDULE "Interleaved1F1B\n", 4, AGAIN },
+        { "pp=2, fsdp=2", "z_loss = 0.1\nloss_scale = 4\n" SCHEDULE "1F1B\n", 4, AGAIN },
         { "pp=4", "[model]\nlayers = 4\n" SCHEDULE "1F1B\n", 4, AGAIN },
         { "pp=4", "[model]\nlayers = 8\n" SCHEDULE "InterleavedZeroBubble\n", 4, AGAIN },
     };

@@ -262,6 +262,25 @@ TS_TEST(states_are_kept_as_asked)
     remove_folder(&f);
 }
 
+/* A state that is being written when a step is not finite is of a step before: it is there then. */
+TS_TEST(a_state_under_way_outlives_the_run)
+{
+    static const char bad[] = "[model]\ncompute = f16\n[optimizer]\nkind = sgd\nrate = 1e6\n"
+                              "[train]\nclip = 0\n[checkpoint]\nevery = 1\nasync = 1\n"
+                              "[parallel]\nmesh = fsdp=2\n";
+    folder f = make_folder(t);
+    for (int scaled = 0; scaled < 2; scaled++) {
+        outcome o = { 0 };
+        char more[512];
+        snprintf(more, sizeof more, "%s%s", bad,
+                 scaled ? "[train]\nloss_scale_every = 9\nskips_max = 1\n" : "");
+        TEST_STATUS(t, train(t, &f, "a", more, 2, &o), TS_ERR_STATE);
+        shell(t, &f, "test -e a/state/step-1/index.json && test $(ls a/state | wc -l) = 1");
+        shell(t, &f, "rm -r a");
+    }
+    remove_folder(&f);
+}
+
 /* Repair 19: a finished run that is run again keeps its report and its log. */
 TS_TEST(a_finished_run_keeps_its_report)
 {
