@@ -386,6 +386,15 @@ bool tsi_array_meets(const tsi_array *a, const tsi_array *b)
     return low[0] < high[1] && low[1] < high[0];
 }
 
+uint32_t tsi_array_version(const tsi_array *array)
+{
+    const tsi_storage *storage = array->storage;
+    uint32_t version = storage->version;
+    for (int32_t p = 0; array->part && p < TSI_PARTS_MAX; p++)
+        if (p != array->part - 1) version -= storage->part_writes[p];
+    return version;
+}
+
 bool tsi_array_repeats(const tsi_array *array)
 {
     for (int32_t d = 0; d < array->ndim; d++)
@@ -511,7 +520,7 @@ ts_status tsi_array_copy(tsi_array *to, const tsi_array *from)
         return TSI_FAIL(TS_ERR_ARG, "copy: from device %s to %s", from->storage->device->name,
                         device->name);
     tsi_block t = tsi_array_block(to), f = tsi_array_block(from);
-    to->storage->version++;
+    tsi_array_wrote(to);
     return tsi_storage_copy(to->storage, &t, &f);
 }
 
@@ -519,6 +528,6 @@ ts_status tsi_array_fill(tsi_array *to, const void *element)
 {
     TSI_TRY(check_memory("fill", to, true));
     tsi_block t = tsi_array_block(to);
-    to->storage->version++;
+    tsi_array_wrote(to);
     return tsi_storage_fill(to->storage, &t, element);
 }

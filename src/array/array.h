@@ -29,13 +29,15 @@ typedef struct tsi_storage {
      * may. */
     ts_status (*ask)(void *context, void *tensor);
     uint32_t tag;                /* pool tag */
-    uint32_t version;            /* counts in-place writes */
+    uint32_t version;            /* counts in-place writes, of parts too */
     bool read_only;              /* outside memory that must not be written: every write asks */
     bool watched;                /* observers of the pool's rank are told when its memory goes */
     size_t bytes;                /* wanted size, also while emptied */
     void (*done)(void *context); /* outside memory: called when the last reference goes */
     void *context, *ask_context;
-    int32_t part_arrays[TSI_PARTS_MAX]; /* that see part p + 1, of storage that is cut into parts */
+    /* Of storage that is cut into parts: arrays that see part p + 1, and writes of it alone. */
+    int32_t part_arrays[TSI_PARTS_MAX];
+    uint32_t part_writes[TSI_PARTS_MAX];
 } tsi_storage;
 
 typedef struct tsi_array {
@@ -101,6 +103,15 @@ bool tsi_array_is_alone(const tsi_array *array);
 /* May they share elements: does the stretch of memory from the first to the last of one meet that
  * of the other? Also of storages that were given the same memory from outside. */
 bool tsi_array_meets(const tsi_array *a, const tsi_array *b);
+/* Its elements were written, or will be. */
+static inline void tsi_array_wrote(const tsi_array *array)
+{
+    array->storage->version++;
+    if (array->part) array->storage->part_writes[array->part - 1]++;
+}
+/* Another number after each write that may be one of its elements: other parts have none of them.
+ */
+uint32_t tsi_array_version(const tsi_array *array);
 /* Does one element stand for several? Then a write to one of them changes the others. */
 bool tsi_array_repeats(const tsi_array *array);
 tsi_array *tsi_array_retain(tsi_array *array);

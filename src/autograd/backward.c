@@ -96,13 +96,13 @@ static ts_status check_node(const tsi_node *node)
                         node->op->name);
     for (int32_t i = 0; i < node->input_count + node->output_count; i++) {
         const ts_tensor *t = node->saved[i];
-        if (!t || t->is_variable || t->array->storage->version == node->version[i]) continue;
+        if (!t || !tsi_tape_changed(t, node->version[i])) continue;
         return TSI_FAIL(
             TS_ERR_STATE,
             "backward of %s (%s): a tensor it saved was changed in place since (version %u, "
             "now %u)",
             node->op ? node->op->name : "a function", node->label, node->version[i],
-            t->array->storage->version);
+            tsi_array_version(t->array));
     }
     return TS_OK;
 }
@@ -443,7 +443,7 @@ static ts_tensor *seed_one(ts_tensor *root)
 ts_status tsi_backward_plant(tsi_backward *r, ts_tensor *root, ts_tensor *seed)
 {
     const tsi_link *link = root->autograd;
-    if (link && link->leaf) return r->wrt ? TS_OK : tsi_leaf_accumulate(link->leaf, seed);
+    if (link && link->leaf) return deliver(r, &(tsi_edge){ .node = -1, .leaf = link->leaf }, seed);
     if (!link || !link->tape)
         return TSI_FAIL(TS_ERR_STATE,
                         "backward: the root has no history: it was made outside a tape, from "
@@ -452,6 +452,8 @@ ts_status tsi_backward_plant(tsi_backward *r, ts_tensor *root, ts_tensor *seed)
         return TSI_FAIL(TS_ERR_STATE, "backward: the roots belong to different tapes");
     r->tape = link->tape;
     if (link->node > r->last) r->last = link->node;
+    tsi_edge itself = { .node = link->node, .output = link->output };
+    if (r->wrt) TSI_TRY(deliver_wrt(r, &itself, seed));
     return add_to(&r->tape->node[link->node].out_grad[link->output], seed);
 }
 
@@ -515,24 +517,41 @@ static void forget(const tsi_backward *r)
     }
 }
 
-/* The outermost backward. The tape is held: a hook may close the scope it was begun in. */
-static ts_status run_all(tsi_backward *r, ts_rank *rank)
+/* The tape is held: a hook may close the scope it was begun in. */
+static ts_status run_tape(tsi_backward *r)
 {
-    if (!r->tape) return TS_OK;
-    tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
-    TSI_ASSERT(state); /* it made the tape */
     ts_tape *tape = tsi_tape_retain(r->tape);
-    tsi_backward *before = state->running;
-    state->running = r;
-    state->serial++;
     ts_status status = check_all(r);
     if (status == TS_OK && !r->wrt) leaves_count(r);
     if (status == TS_OK) status = tsi_backward_nodes(r);
     if (status == TS_OK && !r->lazy && !r->wrt) status = leaves_settle(r);
-    settling_drop(r);
     if (status != TS_OK) forget(r);
-    state->running = before;
     tsi_tape_release(tape);
+    return status;
+}
+
+/* Roots that are leaves have their gradient, whether the tape uses them or not. */
+static ts_status roots_pass(tsi_backward *r, ts_tensor *const *root, int32_t count)
+{
+    for (int32_t k = 0; k < count; k++) {
+        tsi_leaf *leaf = tsi_leaf_of(root[k]);
+        if (leaf) TSI_TRY(leaf_ready(r, leaf));
+    }
+    return TS_OK;
+}
+
+/* The outermost backward, after the roots were given their gradients. */
+static ts_status run_all(tsi_backward *r, ts_rank *rank, ts_tensor *const *root, int32_t count)
+{
+    tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
+    TSI_ASSERT(state); /* it made the tape, or the leaf */
+    tsi_backward *before = state->running;
+    state->running = r;
+    state->serial++;
+    ts_status status = r->tape ? run_tape(r) : TS_OK;
+    if (status == TS_OK && !r->wrt) status = roots_pass(r, root, count);
+    settling_drop(r);
+    state->running = before;
     return status;
 }
 
@@ -549,10 +568,12 @@ static int32_t parts_of(int32_t part)
     return 0;
 }
 
-/* The second half of a split backward continues where the first left its gradients. */
+/* The second half of a split backward continues where the first left its gradients; a leaf got its
+ * own then. */
 static ts_status seed_again(tsi_backward *r, ts_tensor *root)
 {
     const tsi_link *link = root->autograd;
+    if (link && link->leaf) return TS_OK;
     if (!link || !link->tape) return TSI_FAIL(TS_ERR_STATE, "backward: the root has no history");
     r->tape = link->tape;
     r->last = link->tape->node_count - 1;
@@ -598,7 +619,7 @@ ts_status ts_backward_from(ts_tensor *const *root, ts_tensor *const *seed, int32
         }
     }
     if (status == TS_OK)
-        status = run_all(&r, rank);
+        status = run_all(&r, rank, root, count);
     else
         forget(&r);
     ts_scope_close(scope);
@@ -642,7 +663,7 @@ ts_status ts_grad(ts_tensor *root, ts_tensor *const *wrt, int32_t count, ts_tens
     ts_tensor *one = seed_one(root);
     ts_status status = one ? tsi_backward_plant(&r, root, one) : ts_rank_status(rank);
     if (status == TS_OK)
-        status = run_all(&r, rank);
+        status = run_all(&r, rank, &root, 1);
     else
         forget(&r);
     ts_scope_close(scope);

@@ -240,8 +240,8 @@ static ts_status record_call(ts_tape *tape, const ts_checkpoint_call *call, chec
     for (int32_t i = 0; i < call->input_count; i++) {
         c->leads[i] = node->edge[i].towards;
         if (!call->input[i]) continue;
-        node->saved[i] = tsi_tensor_retain(call->input[i]);
-        node->version[i] = call->input[i]->array->storage->version;
+        node->saved[i] = tsi_tape_hold(call->input[i], &node->version[i]);
+        if (!node->saved[i]) return ts_rank_status(rank);
     }
     for (int32_t o = 0; o < call->output_count; o++)
         if (output[o] && node->towards && !tsi_tape_link(tape, output[o], number, o))

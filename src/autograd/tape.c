@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "op/core/element.h"
 #include "tensor/scope.h"
 
@@ -238,11 +239,20 @@ ts_tape *tsi_tape_recording(ts_rank *rank)
     return off ? NULL : state->recording;
 }
 
+ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version)
+{
+    *version = tsi_array_version(t->array);
+    if (!t->is_variable || t->swaps) return tsi_tensor_retain(t);
+    tsi_array *array = tsi_array_retain(t->array);
+    ts_tensor *value = tsi_tensor_make(t->mesh, t->layout, (ts_dtype)t->dtype, array, NULL);
+    tsi_tensor_retain(value);
+    ts_tensor_drop(value); /* the tape's own: no scope has it */
+    return value;
+}
+
 static void save(tsi_node *node, int32_t place, ts_tensor *t)
 {
-    if (!t) return;
-    node->saved[place] = tsi_tensor_retain(t);
-    node->version[place] = t->array->storage->version;
+    if (t) node->saved[place] = tsi_tape_hold(t, &node->version[place]);
 }
 
 /* Is what arrives at the results of an operator without a gradient to be refused? Truths, places
@@ -259,6 +269,23 @@ static bool refuses(const tsi_op_record *call)
     return numbers;
 }
 
+/* Did it write a leaf? The call would take the leaf's place, which got no gradient any more. */
+static bool refuse_leaf(const tsi_op_record *call)
+{
+    for (int32_t o = 0; o < call->plan->output_count; o++) {
+        const ts_tensor *t = call->out[o];
+        char name[256] = "a watched tensor";
+        if (!tsi_leaf_of(t)) continue;
+        if (t->name) (void)tsi_name_text(t->name, name, sizeof name);
+        (void)TSI_FAIL(TS_ERR_STATE,
+                       "%s%s: it writes a leaf (%s) while a tape records; leaves are written under "
+                       "no_grad",
+                       call->plan->op->name, call->plan->in_place ? "_" : "", name);
+        return true;
+    }
+    return false;
+}
+
 /* One operator was called. */
 static void record(void *context, void *what)
 {
@@ -273,6 +300,7 @@ static void record(void *context, void *what)
     /* Without a gradient it is recorded all the same where one would be missed: backward says so.
      */
     if (!plan->op->grad && !refuses(call)) return;
+    if (refuse_leaf(call)) return;
     int64_t number = tsi_tape_add(tape, call->in, plan->input_count, plan->output_count);
     if (number < 0) return;
     tsi_node *node = &tape->node[number];

@@ -100,7 +100,7 @@ typedef struct tsi_node {
     int32_t done;      /* bits: parts whose gradients were computed */
     tsi_edge *edge;    /* edge_count: inputs, then leaves that a function used beside them */
     ts_tensor **saved; /* inputs, then outputs; NULL where not saved */
-    uint32_t *version; /* of saved inputs' storage when they were saved */
+    uint32_t *version; /* of their arrays when they were saved */
     ts_meta *in_meta;
     ts_tensor **out_grad; /* output_count, during backward */
     const char *label;    /* scope of the forward call */
@@ -184,6 +184,15 @@ bool tsi_tape_wants(const ts_tape *tape, ts_tensor *const *in, int32_t count);
 bool tsi_tape_add_leaves(ts_tape *tape, int64_t number, tsi_leaf *const *leaf, int64_t count);
 /* The tape that records here and now, or NULL (none, or a scope without gradients). */
 ts_tape *tsi_tape_recording(ts_rank *rank);
+/* What a tape keeps of a tensor: the value it has now, for a variable may get another one; and in
+ * *version how often that was written. One that swaps is kept itself: what it shows now goes, and
+ * is there again in backward. Retained; NULL: recorded. */
+ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version);
+/* Was a value written since it was held? */
+static inline bool tsi_tape_changed(const ts_tensor *held, uint32_t version)
+{
+    return !held->swaps && tsi_array_version(held->array) != version;
+}
 /* Everything from node `first` on, to be told of before and after its gradients. */
 ts_status tsi_tape_mark(ts_tape *tape, int64_t first, const tsi_mark *mark);
 void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t count);

@@ -45,8 +45,7 @@ static void save_thin(const ts_tape *tape, tsi_node *node, int32_t place, ts_ten
     if (!t) return;
     node->thin->saved[place] = recipe_of(tape, t);
     if (node->thin->saved[place].node >= 0) return;
-    node->saved[place] = tsi_tensor_retain(t);
-    node->version[place] = t->array->storage->version;
+    node->saved[place] = tsi_tape_hold(t, &node->version[place]);
 }
 
 /* What the node is made from. */
@@ -64,8 +63,7 @@ static bool hold_inputs(ts_tape *tape, tsi_node *node, const tsi_op_record *call
         if (!call->in[i]) continue;
         thin->from[i] = recipe_of(tape, call->in[i]);
         if (thin->from[i].node >= 0) continue;
-        held[i] = tsi_tensor_retain(call->in[i]);
-        thin->version[i] = call->in[i]->array->storage->version;
+        held[i] = tsi_tape_hold(call->in[i], &thin->version[i]);
     }
     thin->held = held;
     return true;
@@ -148,9 +146,7 @@ static ts_status find_inputs(ts_tape *tape, const tsi_node *node, ts_tensor **in
     for (int32_t i = 0; i < node->input_count; i++) {
         in[i] = thin->from[i].node < 0 ? thin->held[i] : make(tape, thin->from[i]);
         if (!in[i] && thin->from[i].node >= 0) return ts_rank_status(tape->rank);
-        bool changed = in[i] && thin->held[i] && !in[i]->is_variable &&
-                       in[i]->array->storage->version != thin->version[i];
-        if (changed)
+        if (thin->held[i] && tsi_tape_changed(thin->held[i], thin->version[i]))
             return TSI_FAIL(TS_ERR_STATE,
                             "backward: %s (%s) is to be made again, and one of its inputs was "
                             "changed in place since",
@@ -196,7 +192,7 @@ ts_status tsi_thin_restore(ts_tape *tape, tsi_node *node)
         ts_tensor *t = make(tape, node->thin->saved[i]);
         if (!t) return ts_rank_status(tape->rank);
         node->saved[i] = tsi_tensor_retain(t);
-        node->version[i] = t->array->storage->version;
+        node->version[i] = tsi_array_version(t->array);
     }
     return TS_OK;
 }

@@ -150,7 +150,7 @@ static ts_status prepare(const char *name, ts_tensor *t)
                         t->layout->text);
     TSI_TRY(tsi_tensor_ready(t));
     TSI_TRY(tsi_tensor_writable(t, "load: %s", name));
-    t->array->storage->version++;
+    tsi_array_wrote(t->array);
     return TS_OK;
 }
 

@@ -219,9 +219,9 @@ static tsi_list_part written(ts_tensor *param)
 {
     tsi_param *body = tsi_param_of(param);
     tsi_array *mirror = tsi_param_mirror(body);
-    param->array->storage->version++;
+    tsi_array_wrote(param->array);
     if (!mirror) return (tsi_list_part){ 0 };
-    mirror->storage->version++;
+    tsi_array_wrote(mirror);
     tsi_param_mirrored(body);
     return part_of(mirror);
 }

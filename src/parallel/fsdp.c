@@ -197,6 +197,7 @@ static void unit_free(tsi_unit *u)
         if (leaf && leaf->complete_context == p) leaf->complete = NULL;
         p->param->unit = NULL;
         p->param->unit_block = NULL;
+        p->value->swaps = 0;
         ts_sharding_release(p->cut);
         ts_sharding_release(p->whole);
         ts_sharding_release(p->kept);

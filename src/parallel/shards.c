@@ -167,6 +167,12 @@ static int32_t mirror_dtype(const tsi_unit *u, const tsi_param *param)
     return real && other && param->shape.ndim >= u->options.compute_ndim ? u->options.compute : 0;
 }
 
+/* What shows the whole for a while is no value for a tape to hold. */
+static void note_swaps(const tsi_unit_param *p)
+{
+    p->value->swaps = p->cut != p->whole || p->mirrors;
+}
+
 /* ---- anew ------------------------------------------------------------------------------------ */
 
 /* The shardings of a parameter whose whole changes: its unit cuts it as before. */
@@ -229,6 +235,7 @@ ts_status tsi_unit_place_anew(tsi_param *param, const ts_sharding *whole)
     p->whole = next.whole;
     p->cut = next.cut;
     p->kept = next.kept;
+    note_swaps(p);
     tsi_tensor_release(p->part);
     p->part = NULL;
     tsi_param_unmirror(param);
@@ -243,6 +250,7 @@ ts_status tsi_unit_place(tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         ts_status status = place_param(u, &u->param[i]);
         u->param[i].mirrors = mirror_dtype(u, u->param[i].param);
+        note_swaps(&u->param[i]);
         if (status != TS_OK) {
             tsi_error_prefix("fsdp: unit %s", u->name);
             return status;

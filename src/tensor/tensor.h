@@ -45,7 +45,8 @@ struct ts_tensor {
     uint8_t is_variable;
     uint8_t ended;       /* tsi_ended */
     uint8_t caller_owns; /* one of `held` is what a frame would have: a drop gives it back */
-    uint8_t reserved[5];
+    uint8_t swaps;       /* a variable that shows one value from several places, in turn */
+    uint8_t reserved[4];
     void *autograd;    /* of the autograd layer */
     const char *scope; /* label of the last frame that owned it; kept by the event ring */
     /* Of a parameter, kept by its module; NULL: it has none. Read where a sentence needs it. */

@@ -403,6 +403,76 @@ TS_TEST_RANKS(a_saved_tensor_that_changed_is_refused, 1, 2)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* The value that an operator saw is what its gradient is of: a variable may have another one by
+ * then. One that was written in place is gone. */
+TS_TEST_RANKS(a_variable_that_got_another_value, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    for (int again = 0; again < 2; again++) {
+        grads want = backward_plain(t, &n, mesh, again);
+        ts_scope scope = ts_scope_open(t->me, "written");
+        ts_tensor *former = ts_tensor_retain(ts_detach(n.p)), *x = ts_variable(t->me);
+        ts_tape_begin(t->me);
+        ts_tensor *watched = ts_watch(input_of(mesh));
+        TEST_OK(t, ts_tensor_write(x, watched));
+        ts_tensor *y = two_layers(&n, watched, again), *z = total(ts_mul(x, watched));
+        TEST_OK(t, ts_tensor_write(x, ts_mul_scalar(x, 3.0)));
+        if (!again) TEST_OK(t, ts_tensor_write(n.p, ts_mul_scalar(n.p, 3.0)));
+        TEST_OK(t, ts_backward(y, NULL));
+        grads have = take(t, &n, watched);
+        check_grads(t, &want, &have, again ? "run again" : "written");
+        /* z sums (x w)^2: its gradient by w is 2 x^2 w, of the x it had, which was w. */
+        ts_tensor *out = NULL, *cube = ts_mul(ts_square(input_of(mesh)), input_of(mesh));
+        TEST_OK(t, ts_grad(z, &watched, 1, &out));
+        values is = read_all(t, out), three = read_all(t, ts_mul_scalar(cube, 2.0));
+        for (int64_t i = 0; i < is.count; i++)
+            TEST_SAY(t, fabs(is.at[i] - three.at[i]) <= 1e-13, "element %lld: %.17g, not %.17g",
+                     (long long)i, is.at[i], three.at[i]);
+        TEST_OK(t, ts_tensor_write(n.p, former));
+        ts_tensor_release(former);
+        ts_tensor_release(x);
+        ts_scope_close(scope);
+    }
+    ts_scope caught =
+        ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+    ts_tape_begin(t->me);
+    ts_tensor *y = two_layers(&n, ts_watch(input_of(mesh)), false);
+    ts_scope no = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    (void)ts_tril_(n.p, 0);
+    ts_scope_close(no);
+    TEST_STATUS(t, ts_backward(y, NULL), TS_ERR_STATE);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "changed in place");
+    TEST_STATUS(t, ts_scope_close(caught), TS_ERR_STATE);
+    ts_module_destroy(n.module);
+}
+
+/* Its place in the history would be the call's: it got no gradient, and nothing said so. */
+TS_TEST_RANKS(a_leaf_that_is_written_on_a_tape_is_refused, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    for (int watched = 0; watched < 2; watched++) {
+        ts_scope caught =
+            ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+        ts_tape_begin(t->me);
+        ts_tensor *leaf = watched ? ts_watch(input_of(mesh)) : n.p;
+        TEST_CHECK(t, !ts_tril_(leaf, 0));
+        TEST_SAYS(t, ts_rank_error(t->me)->text,
+                  watched ? "tril_: it writes a leaf (a watched tensor) while a tape records"
+                          : "tril_: it writes a leaf (p) while a tape records");
+        TEST_STATUS(t, ts_scope_close(caught), TS_ERR_STATE);
+    }
+    TEST_CHECK(t, ts_tensor_needs_grad(n.p));
+    ts_scope no = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    ts_tape_begin(t->me);
+    (void)ts_tril_(n.p, 0);
+    TEST_OK(t, ts_scope_close(no));
+    ts_module_destroy(n.module);
+}
+
 TS_TEST_RANKS(roots_without_history_are_refused, 1)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
@@ -581,6 +651,45 @@ TS_TEST_RANKS(hooks_are_told_in_order, 1, 2)
         TEST_TEXT(t, d.text, "reset ");
         TEST_CHECK(t, ts_tensor_grad(n.p) == NULL);
         d.text[0] = '\0';
+        ts_scope_close(scope);
+    }
+    ts_module_destroy(n.module);
+}
+
+/* A root that is a leaf gets its gradient where the leaf lies, and its hooks hear of it; a root is
+ * among what it can be differentiated by. */
+TS_TEST_RANKS(roots_that_are_leaves, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    diary d = { .n = &n };
+    TEST_OK(t, ts_tensor_on_grad(n.p, on_leaf, &d));
+    for (int used = 0; used < 2; used++) { /* a root alone, and beside one that leads to it */
+        ts_scope scope = ts_scope_open(t->me, "roots");
+        ts_tape_begin(t->me);
+        ts_tensor *y = total(n.p), *root[2] = { n.p, y };
+        ts_tensor *one = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(WIDTH, WIDTH), "dp:S(0)");
+        ts_tensor *seed[2] = { one, NULL }, *x = ts_watch(input_of(mesh)), *out[3];
+        TEST_OK(t, ts_backward_from(root, seed, 1 + used, NULL));
+        TEST_TEXT(t, d.text, "p ");
+        d.text[0] = '\0';
+        ts_tensor *grad = ts_tensor_grad(n.p);
+        TEST_CHECK(t, grad && ts_tensor_layout(grad) == ts_tensor_layout(n.p));
+        ts_tensor *slope = ts_mul_scalar(n.p, 2.0 * used);
+        values is = read_all(t, grad), want = read_all(t, ts_add_scalar(slope, 1.0));
+        check_same(t, &is, &want, used ? "with a tape" : "alone");
+        TEST_OK(t, ts_tensor_grad_clear(n.p));
+        ts_tensor *h = ts_sum(ts_mul_scalar(x, 3.0), NULL, 0, 0), *wrt[3] = { h, x, n.p };
+        TEST_OK(t, ts_grad(h, wrt, 3, out));
+        is = read_all(t, out[0]);
+        TEST_CHECK(t, is.count == 1 && is.at[0] == 1.0 && out[2] == NULL);
+        is = read_all(t, out[1]);
+        TEST_CHECK(t, is.count == ROWS * WIDTH && is.at[0] == 3.0);
+        ts_tensor *leaf = ts_watch(ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE_SCALAR, NULL));
+        TEST_OK(t, ts_grad(leaf, &leaf, 1, out));
+        is = read_all(t, out[0]);
+        TEST_CHECK(t, is.count == 1 && is.at[0] == 1.0 && !ts_tensor_grad(leaf));
         ts_scope_close(scope);
     }
     ts_module_destroy(n.module);

@@ -392,6 +392,11 @@ TS_TEST_RANKS(forms_in_place_read_before_they_write, 1, 2)
         }
         family_same(t, x, want, "in place");
     }
+    const ts_attribute turn[] = { ts_attribute_int("dim0", 0), ts_attribute_int("dim1", 1) };
+    ts_tensor *square = ts_arange(mesh, TS_DTYPE_F64, shape, NULL, NULL),
+              *turned = ts_transpose(ts_clone(square), 0, 1);
+    TEST_OK(t, ts_op_call_into(ts_op_find(t->me, "transpose"), &square, 1, turn, 2, &square));
+    family_same(t, square, turned, "a transpose into its input");
     double number[N + 1] = { 1, 2, 3, 4, 5, 6 };
     ts_array lies = { .struct_size = sizeof lies, .data = number + 1 };
     lies.meta = (ts_meta){ .shape = TS_SHAPE(N), .dtype = TS_DTYPE_F64 };

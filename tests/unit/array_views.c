@@ -65,6 +65,31 @@ TS_TEST(array_parts_are_alone)
     rank_close(t, world);
 }
 
+/* A write counts for all that may see it: of a part for the whole, its views and itself. */
+TS_TEST(array_parts_count_their_writes)
+{
+    ts_world *world;
+    ts_rank *rank = rank_open(t, &world);
+    tsi_array *whole = tsi_array_create(rank, TS_DTYPE_F32, &TS_SHAPE(2, 6));
+    tsi_array *a = tsi_array_part(whole, 0, &TS_SHAPE(2, 4), whole->stride, 0);
+    tsi_array *b = tsi_array_part(whole, 1, &TS_SHAPE(2, 2), whole->stride, 4);
+    tsi_array *v = tsi_array_view(b, TS_DTYPE_F32, &TS_SHAPE(2), (int64_t[]){ 6 }, 5);
+    tsi_array *const all[] = { whole, a, b, v };
+    static const char *const changes[] = { "****", "**..", "*.**", "*.**" };
+    for (int w = 0; w < 4; w++) {
+        uint32_t before[4];
+        for (int i = 0; i < 4; i++)
+            before[i] = tsi_array_version(all[i]);
+        TEST_OK(t, tsi_array_fill(all[w], &(float){ 1 }));
+        for (int i = 0; i < 4; i++)
+            TEST_SAY(t, (tsi_array_version(all[i]) != before[i]) == (changes[w][i] == '*'),
+                     "a write of %d, seen by %d", w, i);
+    }
+    for (int i = 0; i < 4; i++)
+        tsi_array_release(all[i]);
+    rank_close(t, world);
+}
+
 TS_TEST(array_view_bounds)
 {
     ts_world *world;

@@ -507,6 +507,24 @@ static bool writes_there(const tsi_op_plan *plan, const tsi_op_args *args, ts_te
     return direct;
 }
 
+/* Results that are views of what is written (a transpose into its input) are copied apart before
+ * the first of them is. */
+static ts_status set_apart(const tsi_op_plan *plan, ts_tensor **out, ts_tensor *const *into)
+{
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        bool meets = false;
+        TSI_TRY(tsi_tensor_ready(out[o]));
+        for (int32_t i = 0; i < plan->output_count; i++)
+            meets = meets || !apart(out[o]->array, into[i]->array);
+        if (!meets) continue;
+        ts_tensor *copy = tsi_op_copy_of(out[o]);
+        if (!copy) return ts_rank_status(out[o]->rank);
+        ts_tensor_drop(out[o]);
+        out[o] = copy;
+    }
+    return TS_OK;
+}
+
 /* The result as a tensor of its own, moved and copied. */
 static ts_status copy_into(ts_tensor *result, ts_tensor *into)
 {
@@ -516,7 +534,7 @@ static ts_status copy_into(ts_tensor *result, ts_tensor *into)
     if (!moved) return ts_rank_status(into->rank);
     TSI_TRY(tsi_tensor_ready(moved));
     if (into->mesh->member) TSI_TRY(tsi_array_copy(into->array, moved->array));
-    into->array->storage->version++;
+    tsi_array_wrote(into->array);
     if (moved != result) ts_tensor_drop(moved);
     return TS_OK;
 }
@@ -529,6 +547,7 @@ static ts_status run_into(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
     bool direct = writes_there(plan, args, into);
     if (direct) memcpy(out, into, (size_t)plan->output_count * sizeof *out);
     ts_status status = tsi_op_run_long(rank, state, plan, args, stream, out);
+    if (status == TS_OK && !direct) status = set_apart(plan, out, into);
     for (int32_t o = 0; o < plan->output_count && !direct; o++) {
         if (status == TS_OK) status = copy_into(out[o], into[o]);
         ts_tensor_drop(out[o]);

@@ -142,6 +142,8 @@ tsi_array *tsi_op_view_of(const tsi_op_plan *plan, ts_tensor *const *used);
  * without algorithm and view. (dispatch_long.c) */
 ts_status tsi_op_run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, uint64_t stream, ts_tensor **out);
+/* Its block in memory of its own, as a tensor of the innermost scope; NULL: recorded. */
+ts_tensor *tsi_op_copy_of(ts_tensor *t);
 /* Runs the kernel of a short plan on these inputs, `rounds` of 64 times; the best, in ns each. */
 ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t rounds, double *ns);
 

@@ -105,7 +105,7 @@ static bool lies_over(const tsi_op_plan *plan, const tsi_array *input, const tsi
     return !elementwise || !same_places(input, target);
 }
 
-static ts_tensor *copy_of(ts_tensor *t)
+ts_tensor *tsi_op_copy_of(ts_tensor *t)
 {
     ts_shape shape = tsi_array_shape(t->array);
     tsi_array *copy = tsi_array_create(t->rank, (ts_dtype)t->dtype, &shape);
@@ -121,7 +121,7 @@ static ts_status copy_overlapping(const tsi_op_plan *plan, ts_tensor **used)
 {
     for (int32_t i = 1; i < plan->input_count; i++) {
         if (!used[i] || !lies_over(plan, used[i]->array, used[0]->array)) continue;
-        used[i] = copy_of(used[i]);
+        used[i] = tsi_op_copy_of(used[i]);
         if (!used[i]) return ts_rank_status(used[0]->rank);
     }
     return TS_OK;
@@ -330,7 +330,7 @@ static ts_status wrap_results(const tsi_op_plan *plan, const tsi_op_args *args, 
     for (int32_t o = 0; o < plan->output_count; o++) {
         if (out[o]) {
             tsi_array_release(result[o]);
-            out[o]->array->storage->version++;
+            tsi_array_wrote(out[o]->array);
             continue;
         }
         out[o] = tsi_tensor_make(plan->mesh, plan->out[o], (ts_dtype)plan->out_meta[o].dtype,

@@ -35,10 +35,8 @@ ts_status ts_foreach_zero(ts_list x)
     TSI_TRY(tsi_list_writable("foreach_zero", x));
     TSI_TRY(ready_all(x));
     const unsigned char zero[16] = { 0 };
-    for (int64_t i = 0; i < x.count; i++) {
+    for (int64_t i = 0; i < x.count; i++)
         TSI_TRY(tsi_array_fill(x.item[i]->array, zero));
-        x.item[i]->array->storage->version++;
-    }
     if (rank) tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", NULL, &x, 1, 1 });
     return TS_OK;
 }
@@ -297,7 +295,7 @@ static ts_status update_all(const fused *f, ts_rank *rank, ts_tensor *const *gra
             f->op,
             (tsi_list_io){ .attributes = f->step, .item = item, .count = count, .rank = rank });
         for (int64_t i = 0; i < count; i++)
-            f->list[0].item[i]->array->storage->version++;
+            tsi_array_wrote(f->list[0].item[i]->array);
     }
     for (size_t i = 0; spreads && i < parts; i++) {
         if (status != TS_OK) tsi_array_release(spreads[i].dense);
