@@ -75,10 +75,13 @@ TS_TEST_RANKS(forms_do_what_operators_do, 1, 2, 3)
     same_lists(t, have, want, 0, "addcdiv");
     for (int i = 0; i < ITEMS; i++)
         want[i] = ts_sqrt(ts_mul(ts_add_scalar(ts_mul_scalar(x[i], 3), 1), y[i]));
+    for (int i = 0; i < ITEMS; i++)
+        want[i] = ts_lerp(want[i], z[i], 0.75);
     TEST_OK(t, ts_foreach_mul_scalar(list_of(x), 3, NULL)); /* in place from here on */
     TEST_OK(t, ts_foreach_add_scalar(list_of(x), 1, NULL));
     TEST_OK(t, ts_foreach_mul(list_of(x), list_of(y), NULL));
     TEST_OK(t, ts_foreach_sqrt(list_of(x), NULL));
+    TEST_OK(t, ts_foreach_lerp(list_of(x), list_of(z), 0.75, NULL));
     same_lists(t, x, want, 0, "in place");
     TEST_OK(t, ts_foreach_copy(list_of(x), list_of(z)));
     same_lists(t, x, z, 0, "copy");

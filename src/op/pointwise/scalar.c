@@ -413,6 +413,7 @@ const tsi_op_desc tsi_op_lerp = {
     .what = "a + weight * (b - a)",
     .dims = "*",
     TSI_OPERANDS(2, 2, 1),
+    .flags = TSI_OP_IN_PLACE,
     .infer = tsi_family_infer,
     .reference = tsi_family_reference,
     TSI_ATTRIBUTES(lerp_table, lerp_attributes),
