@@ -251,10 +251,9 @@ static ts_status random_run(int64_t global, int64_t local, int64_t length, void 
 ts_status tsi_fill_random(ts_mesh *mesh, const ts_layout *layout, tsi_array *array,
                           const tsi_random *random)
 {
-    ts_dtype dtype = (ts_dtype)array->dtype;
-    if (tsi_random_words(random->kind, dtype) == 0)
-        return TSI_FAIL(TS_ERR_DTYPE, "random numbers: the generator has no meaning for %s",
-                        ts_dtype_name(dtype));
+    tsi_random_recipe recipe;
+    /* Also where this rank has nothing to fill: all of them refuse alike. */
+    TSI_TRY(tsi_random_recipe_make(random, (ts_dtype)array->dtype, &recipe));
     if (tsi_world_describes(mesh->rank->world)) return TS_OK;
     tsi_block block = tsi_array_block(array);
     tsi_image image;

@@ -258,3 +258,20 @@ TS_TEST_RANKS(a_seed_and_a_stream_draw_alike_on_two_meshes, 2, 4)
         options.seed = 7;
     }
 }
+
+/* What is refused is refused by ranks that have nothing to fill, too. */
+TS_TEST_RANKS(ranges_of_random_numbers_are_refused_alike, 1, 3)
+{
+    ts_mesh *mesh[] = { ts_mesh_create(t->me, "x=*"), ts_mesh_create(t->me, "x=1 : 0") };
+    ts_random_options options = TS_INIT(ts_random_options);
+    options.high = 257;
+    for (int k = 0; k < 6; k++) {
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        ts_mesh *on = mesh[k & 1];
+        ts_tensor *x = k / 2 == 0   ? ts_randint(on, TS_DTYPE_U8, TS_SHAPE(2), "S(0)", &options)
+                       : k / 2 == 1 ? ts_randint(on, TS_DTYPE_U8, TS_SHAPE(0), "S(0)", &options)
+                                    : ts_rand(on, TS_DTYPE_I32, TS_SHAPE(2), "S(0)");
+        TEST_CHECK(t, x == NULL);
+        TEST_STATUS(t, ts_scope_close(scope), k / 2 == 2 ? TS_ERR_DTYPE : TS_ERR_ARG);
+    }
+}
