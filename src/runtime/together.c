@@ -238,9 +238,14 @@ typedef struct joining {
     int64_t buckets;
 } joining;
 
-static bool first_of_bucket(const tsi_buckets *b, int64_t member)
+/* The number of the bucket that this member is the first of on this rank; -1: another is, or it has
+ * none. Others of it may follow the first, or begin behind members of other buckets. */
+static int64_t first_of_bucket(const tsi_buckets *b, int64_t member, const ts_step *s,
+                               const tsi_step *given, const joining *j)
 {
-    return member == 0 || b->of[member] != b->of[member - 1];
+    if (member > 0 && b->of[member] == b->of[member - 1]) return -1;
+    int64_t number = tsi_number_of(given, s->rank->index, b->of[member], tsi_is_bucket);
+    return number >= 0 && j->least[number] == INT64_MAX ? number : -1;
 }
 
 static ts_status join_agreed(const tsi_buckets *b, const ts_step *s, const tsi_step *given,
@@ -251,13 +256,12 @@ static ts_status join_agreed(const tsi_buckets *b, const ts_step *s, const tsi_s
     for (int64_t i = 0; i < j->buckets; i++)
         j->least[i] = room ? INT64_MAX : 1;
     for (int64_t i = 0; room && i < b->members.count; i++) {
-        if (!first_of_bucket(b, i)) continue;
-        number[i] = tsi_number_of(given, s->rank->index, b->of[i], tsi_is_bucket);
+        number[i] = first_of_bucket(b, i, s, given, j);
         if (number[i] >= 0) j->least[number[i]] = possible(&b->members, i);
     }
     ts_status status = tsi_reduce_of_all(s->rank, of_buckets, TS_REDUCE_MIN, j->least, j->buckets);
     for (int64_t i = 0; status == TS_OK && room && i < b->members.count; i++) {
-        int64_t count = first_of_bucket(b, i) && number[i] >= 0 ? j->least[number[i]] : 1;
+        int64_t count = number[i] >= 0 ? j->least[number[i]] : 1;
         if (count < 2) continue;
         for (int64_t k = 0; k < count; k++)
             j->operation[k] = &s->works.recorded[b->work[i + k]];

@@ -167,6 +167,38 @@ TS_TEST_RANKS(gathers_and_shards_of_buckets_go_as_one, 2, 3)
     TEST_SAY(t, joined > 100, "%lld operations", (long long)joined);
 }
 
+/* Members of a bucket of which some begin before others that were recorded between them. Returns
+ * how many operations went with others. */
+static int64_t check_early_buckets(test *t, ts_mesh *mesh, uint64_t seed)
+{
+    machine orders = { .state = seed };
+    int64_t joined = 0, moves = 0;
+    trial x;
+    trial_begin(&x, t, mesh, seed, ANYTHING);
+    for (int32_t n = 0; trial_goes_on(&x, n); n++) {
+        bool good = false;
+        ts_step_order is = TS_INIT(ts_step_order);
+        ts_program *program = begun_early(t, x.step, &orders, &good);
+        TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
+        if (good) TEST_OK(t, ts_step_reorder(x.step, program, 16 * x.was.bytes, &is));
+        if (good) trial_runs(&x, 1, "with buckets, begun early");
+        joined += is.joined;
+        ts_program_destroy(program);
+    }
+    trial_end(&x);
+    return joined;
+}
+
+TS_TEST_RANKS(buckets_of_what_begins_early, 2, 3)
+{
+    int64_t joined = 0;
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        joined += check_early_buckets(t, mesh, seed * 3571 + (uint64_t)t->count);
+    TEST_SAY(t, joined > 20, "%lld operations", (long long)joined);
+}
+
 /* ---- collectives of the caller's own --------------------------------------------------------- */
 
 enum { OWN = 5, OWN_ROWS = 4, OWN_COLUMNS = 3, OWN_RANKS = 3 };
