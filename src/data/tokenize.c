@@ -299,7 +299,7 @@ static ts_status encode_lines(job *j, size_t length)
     for (size_t begin = 0; begin < length;) {
         const char *line = j->part + begin, *newline = memchr(line, '\n', length - begin);
         size_t n = newline ? (size_t)(newline - line) : length - begin, blanks = 0;
-        while (blanks < n && strchr(" \t\r", line[blanks]) != NULL)
+        while (blanks < n && memchr(" \t\r", line[blanks], 3) != NULL)
             blanks++;
         if (blanks < n) TSI_TRY(encode_line(j, line, n));
         begin += n + 1;

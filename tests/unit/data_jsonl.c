@@ -87,6 +87,12 @@ TS_TEST(lines_are_documents)
     const char *bad[] = { write_file(t, folder, "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \n") };
     TEST_CHECK(t, tokenize(bad, 1, prefix[1], 0, NULL) != TS_OK);
     TEST_CHECK(t, strstr(ts_last_error(), "bad.jsonl, line 2: JSON, line 1, column ") != NULL);
+    const char *zeros[] = { write_file(t, folder, "zeros.jsonl", "{\"text\": \"a\"}\n??\n") };
+    FILE *file = fopen(zeros[0], "r+"); /* as a file system leaves them after a crash */
+    TEST_CHECK(t, file && fseek(file, 14, SEEK_SET) == 0 && fwrite("\0\0", 1, 2, file) == 2);
+    TEST_CHECK(t, file && fclose(file) == 0);
+    TEST_CHECK(t, tokenize(zeros, 1, prefix[1], 0, NULL) != TS_OK);
+    TEST_CHECK(t, strstr(ts_last_error(), "zeros.jsonl, line 2: JSON, line 1, column 1") != NULL);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     TEST_EQ(t, system(command), 0);
 }
