@@ -68,10 +68,10 @@ static ts_status find_token(const ts_tokenizer *t, int64_t rank, const char *tex
 }
 
 /* ---- where words may be cut (pretoken.c) ---- */
-/* Can a character be unknown? Then neighbours may be fused to one token. */
+/* Can a character be unknown? Then neighbours may be fused to one token or, where there is no token
+ * for it, it vanishes and those beside it are neighbours. */
 static bool may_be_unknown(const ts_tokenizer *t)
 {
-    if (t->bpe.unknown < 0) return false;
     bool complete = t->bpe.byte_fallback;
     for (int b = 0; b < 256; b++)
         complete = complete && t->bpe.byte_id[b] >= 0;

@@ -310,6 +310,8 @@ ts_status tsi_read_post_processor(ts_tokenizer *t, const ts_json *value)
     if (ts_json_kind_of(value) == TS_JSON_NULL) return TS_OK;
     if (is_type(value, "Sequence")) return each_of(t, value, "processors", tsi_read_post_processor);
     if (is_type(value, "ByteLevel")) return TS_OK; /* changes offsets only */
+    if (t->before.count + t->behind.count > 0)
+        return unsupported("a post_processor behind one that adds tokens:", type_of(value));
     if (is_type(value, "TemplateProcessing")) return read_template(t, value);
     if (is_type(value, "RobertaProcessing") || is_type(value, "BertProcessing"))
         return read_cls_sep(t, value);

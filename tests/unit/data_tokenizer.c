@@ -165,6 +165,20 @@ TS_TEST(sentencepiece_by_hand)
     ts_tokenizer_close(tokenizer);
 }
 
+/* Without a token for what is unknown it vanishes, and what stood beside it is joined. */
+TS_TEST(unknown_without_a_token)
+{
+    static const char json[] =
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\\n\":1,\"a\\n\":2,"
+        "\"c\":3},\"merges\":[[\"a\",\"\\n\"]]}}";
+    ts_tokenizer *tokenizer = NULL;
+    TEST_OK(t, ts_tokenizer_parse("x.json", json, strlen(json), &tokenizer));
+    expect(t, tokenizer, "a?\n", 0, IDS(2));
+    expect(t, tokenizer, "a\xC3\xA9\n", 0, IDS(2));
+    expect(t, tokenizer, "ac\n", 0, IDS(0, 3, 1));
+    ts_tokenizer_close(tokenizer);
+}
+
 /* ---- vectors of the reference implementation ------------------------------------------------- */
 static void compare_ids(test *t, const ts_json *want, const ts_tokens *got, const char *text)
 {
@@ -236,6 +250,8 @@ typedef struct refusal {
 #define MODEL                                                                                      \
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
 
+#define FRAME "{\"type\":\"BertProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}"
+
 static const refusal refusals[] = {
     { "{", "line 1" },
     { "[]", "no object \"model\"" },
@@ -287,6 +303,8 @@ static const refusal refusals[] = {
     { "{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
       "\"x\"}}]}," MODEL "}",
       "no ids for \"x\"" },
+    { "{\"post_processor\":{\"type\":\"Sequence\",\"processors\":[" FRAME "," FRAME "]}," MODEL "}",
+      "behind one that adds tokens: BertProcessing" },
     { "{\"added_tokens\":[{\"content\":\"x\"}]," MODEL "}", "needs content and id" },
     { "{\"added_tokens\":[{\"content\":\"a\",\"id\":9}]," MODEL "}", "has the ids 0 and 9" },
     { "{\"added_tokens\":[{\"content\":\"x\",\"id\":1}]," MODEL "}", "have the same id 1" },
