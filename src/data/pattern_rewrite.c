@@ -3,8 +3,9 @@
  *
  * Both engines agree on most of what tokenizers use. Rewritten: \s and \S (PCRE2 counts U+180E as
  * space), \w and \W (PCRE2 10.42 leaves out marks). Refused: whatever one engine reads
- * differently or not at all - \h, \b, \R, classes within classes, &&, POSIX classes, {,n},
- * possessive {n,m}+, option groups other than (?i: and named groups. */
+ * differently or not at all - \h, \b, \R, classes within classes, &&, POSIX classes, {,n}, {n}?,
+ * possessive {n,m}+, option groups other than (?i: and named groups. Within (?i: also letters that
+ * have a folding of several characters, and properties in a class. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,11 +21,15 @@
     "\\x{1FFF}\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}"        \
     "\\x{3001}-\\x{10FFFF}"
 #define WORD_RANGES "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Outside of classes Oniguruma counts the superscripts and fractions of Latin-1 too. */
+#define WORD_ALONE WORD_RANGES "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 typedef struct rewriter {
     const char *what, *start, *at;
     tsi_text out;
     bool in_class, class_empty; /* class_empty: nothing but '[' or "[^" was read */
+    int depth, folded;          /* of groups; of the outermost (?i: that is open, or 0 */
+    char letter;                /* within (?i: and outside of a class: the one just read, or 0 */
 } rewriter;
 
 static ts_status refuse(const rewriter *r, const char *feature)
@@ -45,6 +50,7 @@ static ts_status copy_property(rewriter *r)
 {
     const char *end = r->at[2] == '{' ? strchr(r->at, '}') : NULL;
     if (end == NULL) return refuse(r, "\\p without braces");
+    if (r->folded > 0 && r->in_class) return refuse(r, "a property in a class within (?i:");
     tsi_text_add_n(&r->out, r->at, (size_t)(end + 1 - r->at));
     r->at = end + 1;
     return TS_OK;
@@ -62,11 +68,11 @@ static ts_status rewrite_escape(rewriter *r)
         set_class(r, r->in_class ? OTHER_RANGES : SPACE_RANGES, "[^");
         break;
     case 'w':
-        set_class(r, WORD_RANGES, "[");
+        set_class(r, r->in_class ? WORD_RANGES : WORD_ALONE, "[");
         break;
     case 'W':
         if (r->in_class) return refuse(r, "\\W in a class");
-        set_class(r, WORD_RANGES, "[^");
+        set_class(r, WORD_ALONE, "[^");
         break;
     case 'p':
     case 'P':
@@ -110,14 +116,41 @@ static ts_status rewrite_group(rewriter *r)
         if (strncmp(r->at, known[i], length) != 0) continue;
         tsi_text_add_n(&r->out, r->at, length);
         r->at += length;
+        r->depth++;
+        if (strcmp(known[i], "(?i:") == 0 && r->folded == 0) r->folded = r->depth;
         return TS_OK;
     }
     return refuse(r, "an option group or a named group");
 }
 
+/* Within (?i: to Oniguruma "ss" is also one sharp s, "fi" one ligature; letters beyond ASCII have
+ * many such foldings. */
+static ts_status check_folded(rewriter *r)
+{
+    static const char *const joined[] = { "ss", "st", "ff", "fi", "fl" };
+    unsigned char c = (unsigned char)r->at[0];
+    if (c >= 0x80) return refuse(r, "a character beyond ASCII within (?i:");
+    bool is_letter = !r->in_class && (c | 32) >= 'a' && (c | 32) <= 'z';
+    char pair[3] = { r->letter, is_letter ? (char)(c | 32) : '\0', '\0' };
+    for (size_t i = 0; i < TSI_COUNT_OF(joined); i++) {
+        if (strcmp(pair, joined[i]) == 0)
+            return refuse(r, "letters that have a folding of one character within (?i:");
+    }
+    r->letter = pair[1];
+    return TS_OK;
+}
+
+/* {n}?, which is n or none to Oniguruma, is n to PCRE2. */
+static bool is_count_or_none(const char *at)
+{
+    size_t digits = strspn(at + 1, "0123456789");
+    return digits > 0 && at[digits + 1] == '}' && at[digits + 2] == '?';
+}
+
 static ts_status rewrite_one(rewriter *r)
 {
     char c = r->at[0];
+    if (r->folded > 0) TSI_TRY(check_folded(r));
     if (c == '\\') {
         r->class_empty = false;
         return rewrite_escape(r);
@@ -132,7 +165,10 @@ static ts_status rewrite_one(rewriter *r)
     }
     if (c == '(' && r->at[1] == '?') return rewrite_group(r);
     if (c == '(' && r->at[1] == '*') return refuse(r, "a verb");
+    if (c == '(') r->depth++;
+    if (c == ')' && r->depth-- == r->folded) r->folded = 0;
     if (c == '{' && r->at[1] == ',') return refuse(r, "{,n}");
+    if (c == '{' && is_count_or_none(r->at)) return refuse(r, "{n}?");
     if (c == '}' && r->at[1] == '+') return refuse(r, "a possessive {n,m}+");
     tsi_text_add_n(&r->out, r->at++, 1);
     return TS_OK;

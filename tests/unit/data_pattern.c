@@ -31,6 +31,13 @@ TS_TEST(rewriting)
     TEST_SAYS(t, got, "[\\t-\\r");
     TEST_CHECK(t, got != NULL && strstr(got, "180E") == NULL && strstr(got, "[[") == NULL);
     tsi_free(got);
+    /* Outside of a class there are numbers of Latin-1 in a word, in one there are none. */
+    TEST_OK(t, tsi_pattern_rewrite("x", "[^\\w]", &got));
+    TEST_CHECK(t, got != NULL && strstr(got, "x{BC}") == NULL);
+    tsi_free(got);
+    TEST_OK(t, tsi_pattern_rewrite("x", "\\w\\W", &got));
+    TEST_CHECK(t, got != NULL && strstr(strstr(got, "x{BC}") + 1, "x{BC}") != NULL);
+    tsi_free(got);
     refused(t, "a\\b", "\\b at column 2");
     refused(t, "\\h", "\\h");
     refused(t, "\\1", "\\1");
@@ -41,6 +48,14 @@ TS_TEST(rewriting)
     refused(t, "[]a]", "] at the start");
     refused(t, "a{,3}", "{,n}");
     refused(t, "a{1,3}+", "possessive");
+    refused(t, "a{2}?", "{n}?");
+    expect(t, "a{1,2}?\\{2}?", "a{1,2}?\\{2}?");
+    /* One character may be as good as two of these. */
+    refused(t, "(?i:aSs)", "a folding of one character within (?i: at column 7");
+    refused(t, "(?i:(f)(?:fi))", "a folding of one character");
+    refused(t, "(?i:\xC3\xA9)", "beyond ASCII within (?i:");
+    refused(t, "(?i:[\\p{Lu}])", "a property in a class within (?i:");
+    expect(t, "(?i:s(t)|[sf]i|'LL)ss[\\p{L}]\xC3\xA9", "(?i:s(t)|[sf]i|'LL)ss[\\p{L}]\xC3\xA9");
     refused(t, "(?m)a", "option group");
     refused(t, "(?<name>a)", "named group");
     refused(t, "(*UTF)a", "verb");
