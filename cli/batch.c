@@ -129,6 +129,8 @@ static int serve_file(batch *self, FILE *file)
             code = cli_fail(self->command, "cannot write the answer: %s", strerror(errno));
         }
     }
+    if (code == 0 && ferror(file))
+        code = cli_fail_usage(self->command, "--batch: cannot read it: %s", strerror(errno));
     free(line);
     return code != 0 ? code : self->failed;
 }

@@ -32,11 +32,22 @@ static bool refuse(char *error, size_t size, const char *format, ...)
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
+/* The end of a shape, where nothing but blanks may follow the bracket that was opened, if any. */
+static bool is_end(const char *at, const char *bracket)
+{
+    size_t length = strlen(bracket);
+    return strncmp(at, bracket, length) == 0 && at[length + strspn(at + length, " ")] == '\0';
+}
+
 bool layout_read_shape(const char *text, ts_shape *out, char *error, size_t size)
 {
     *out = (ts_shape){ 0 };
-    const char *at = text + strspn(text, " [(");
-    if (strcmp(at, "scalar") == 0 || at[strspn(at, " ])")] == '\0') return true;
+    const char *at = text + strspn(text, " "), *bracket = "";
+    if (*at == '[' || *at == '(') {
+        bracket = *at == '[' ? "]" : ")";
+        at += 1 + strspn(at + 1, " ");
+    }
+    if (strcmp(at, "scalar") == 0 || is_end(at, bracket)) return true;
     while (true) {
         char *end = NULL;
         errno = 0;
@@ -50,11 +61,12 @@ bool layout_read_shape(const char *text, ts_shape *out, char *error, size_t size
                           (int)(at - text) + 1, TS_NDIM_MAX);
         }
         out->extent[out->ndim++] = extent;
-        at = end + strspn(end, " ])");
-        if (*at == '\0') return true;
+        at = end + strspn(end, " ");
+        if (is_end(at, bracket)) return true;
         if (*at != 'x' && *at != ',') {
-            return refuse(error, size, "shape, column %d: expected \"x\", found \"%s\"",
-                          (int)(at - text) + 1, at);
+            return refuse(error, size, "shape, column %d: expected \"x\"%s%s%s, found \"%s\"",
+                          (int)(at - text) + 1, *bracket ? " or \"" : "", bracket,
+                          *bracket ? "\"" : "", at);
         }
         at += 1 + strspn(at + 1, " ");
     }

@@ -19,6 +19,9 @@ int step_costs_of(const char *command, const step_costs *given, ts_program_costs
     *out = (ts_program_costs){ .struct_size = sizeof *out,
                                .topology = given->topology,
                                .meeting = given->meeting };
+    ts_topology known;
+    if (given->topology != NULL && ts_topology_load(given->topology, &known) != TS_OK)
+        return cli_fail_usage(command, "--topology: %s", ts_last_error());
     if (given->compute == NULL) return -1;
     out->compute_us = strtod(given->compute, &end);
     if (end != given->compute && *end == '\0' && out->compute_us > 0 && out->compute_us < 1e12)

@@ -14,8 +14,10 @@ static int set_keys(ts_train_config *config, const char *path, const char *mesh,
         if (ts_train_config_set(config, keys->item[i]) != TS_OK)
             return cli_fail_usage("step record", "--set: %s", ts_last_error());
     if (mesh == NULL) return -1;
+    int64_t ranks;
     (void)snprintf(text, sizeof text, "parallel.mesh=%.400s", mesh);
-    if (ts_train_config_set(config, text) == TS_OK) return -1;
+    if (cli_mesh_ranks(mesh, &ranks) == TS_OK && ts_train_config_set(config, text) == TS_OK)
+        return -1;
     return cli_fail_usage("step record", "--mesh: %s", ts_last_error());
 }
 

@@ -3,6 +3,7 @@
  *
  * On a terminal a bar shows how far it is; elsewhere there is a line for each tenth. Ctrl-C stops
  * after the part at hand; complete shards stay, and the same command goes on after them. */
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,20 @@ static int print_result(const ts_tokenize_options *o, const ts_tokenize_result *
     return code;
 }
 
+/* -1, or the exit code: a file that is named cannot be read. */
+static int check_inputs(const ts_tokenize_options *o)
+{
+    if (strcmp(o->tokenizer, "byte") != 0 && access(o->tokenizer, R_OK) != 0)
+        return cli_fail_usage("tokenize", "--tokenizer: cannot read \"%s\": %s", o->tokenizer,
+                              strerror(errno));
+    for (int64_t i = 0; i < o->file_count; i++) {
+        if (access(o->files[i], R_OK) != 0)
+            return cli_fail_usage("tokenize", "cannot read \"%s\": %s", o->files[i],
+                                  strerror(errno));
+    }
+    return -1;
+}
+
 static int run(ts_tokenize_options *options, bool json)
 {
     bool terminal = isatty(STDERR_FILENO) == 1;
@@ -134,15 +149,16 @@ int cli_tokenize(int argc, char **argv)
         CLI_FLAG("json", &json, "the result as one JSON object"),
         CLI_END
     };
-    const cli_usage usage = {
-        "tokenize", "[options] --out PREFIX FILE...",
-        "Turns text files into token files. A file is a document. Run again after an "
-        "interruption, it goes on after the last complete shard.",
-        options, NULL
-    };
+    const cli_usage usage = { "tokenize", "[options] --out PREFIX FILE...",
+                              "Turns text files into token files. A file is a document; of *.jsonl "
+                              "each line is an object "
+                              "whose \"text\" is one. Run again after an interruption, it goes on "
+                              "after the last complete "
+                              "shard.",
+                              options, NULL };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
-    if (out == NULL) return cli_fail_usage("tokenize", "--out PREFIX is missing");
+    if (out == NULL || *out == '\0') return cli_fail_usage("tokenize", "--out PREFIX is missing");
     if (argc < 2) return cli_fail_usage("tokenize", "there are no text files");
     const char **files = malloc((size_t)argc * sizeof *files);
     if (files == NULL) return cli_fail("tokenize", "out of memory");
@@ -158,7 +174,8 @@ int cli_tokenize(int argc, char **argv)
     job.plain = plain;
     job.no_eos = no_eos;
     job.restart = restart;
-    code = run(&job, json);
+    code = check_inputs(&job);
+    if (code < 0) code = run(&job, json);
     free(files);
     return code;
 }

@@ -51,6 +51,7 @@ else
 $(cat "$work/mixed")"
 fi
 says "a batch that is not there" 2 'cannot read' layout --batch "$work/none"
+says "a batch that is a folder" 2 'Is a directory' layout --batch "$work"
 says "not JSON" 1 'not JSON, line 1, column' one '{"mesh": '
 says "not an object" 1 'a request is a JSON object' one '[1]'
 says "no mesh" 1 '\"mesh\" is missing' one '{"tensor": [3], "placements": ["S(0)"]}'
@@ -90,6 +91,12 @@ says help 0 "usage: tessera layout" layout --help
 says "nothing asked" 2 "--mesh, --shape and --place are needed" layout
 says "bad mesh" 2 "--mesh:" layout --mesh "a=" --shape 3 --place R
 says "bad shape" 2 '--shape: shape, column 3: expected a size' layout --mesh a=2 --shape 7xy --place R
+says "a bracket that is not closed" 2 'shape, column 5: expected "x" or "]"' layout --mesh a=2 --shape "[7x5" --place R
+says "a bracket that was not opened" 2 'shape, column 4: expected "x"' layout --mesh a=2 --shape "7x5)" --place R
+says "a bracket alone" 2 'shape, column 2: expected a size' layout --mesh a=2 --shape "(" --place R
+for shape in "[7, 5]" "(7x5)" "7x5" "7,5 "; do
+    says "the shape '$shape'" 0 "7x5 on mesh" layout --mesh a=2 --shape "$shape" --place R
+done
 says "bad placements" 2 "--place:" layout --mesh a=2 --shape 7 --place "S(3)"
 says "misspelt option" 2 'did you mean --shape?' layout --mesh a=2 --shap 7 --place R
 says "a slice outside" 2 'index 9 is outside dim 0 of size 2' \

@@ -10,9 +10,10 @@ text=$root/examples/data/tales.txt
 says help 0 "Turns text files into token files" "$tessera" tokenize --help
 says no_out 2 "--out PREFIX is missing" "$tessera" tokenize "$text"
 says no_text 2 "there are no text files" "$tessera" tokenize --out "$work/a"
+says empty_out 2 "--out PREFIX is missing" "$tessera" tokenize --out "" "$text"
 says bad_option 2 "--shard-tokens" "$tessera" tokenize --shard-tokens 0 --out "$work/a" "$text"
-says no_file 1 "No such file" "$tessera" tokenize --out "$work/a" "$work/nothing.txt"
-says no_tokenizer 1 "No such file" "$tessera" tokenize --tokenizer "$work/x.json" --out "$work/a" "$text"
+says no_file 2 "nothing.txt\": No such file" "$tessera" tokenize --out "$work/a" "$work/nothing.txt"
+says no_tokenizer 2 "x.json\": No such file" "$tessera" tokenize --tokenizer "$work/x.json" --out "$work/a" "$text"
 says no_json 1 "tales.txt, line 1" "$tessera" tokenize --tokenizer "$text" --out "$work/a" "$text"
 says no_folder 1 "cannot be created" "$tessera" tokenize --out "$work/no/where" "$text"
 says bytes 0 "vocabulary 260" "$tessera" tokenize --out "$work/bytes" "$text"
