@@ -51,13 +51,15 @@ bool tsi_names_match(const char *lines, const char *name)
     return lines == NULL;
 }
 
-static ts_status put(piece to, piece star, char *out, size_t size)
+/* star NULL: a name, whose '*' is nothing but itself. */
+static ts_status put(piece to, const piece *star, char *out, size_t size)
 {
-    const char *at = memchr(to.text, '*', to.length);
+    const char *at = star ? memchr(to.text, '*', to.length) : NULL;
     int length;
     if (at)
-        length = snprintf(out, size, "%.*s%.*s%.*s", (int)(at - to.text), to.text, (int)star.length,
-                          star.text, (int)(to.text + to.length - at - 1), at + 1);
+        length =
+            snprintf(out, size, "%.*s%.*s%.*s", (int)(at - to.text), to.text, (int)star->length,
+                     star->text, (int)(to.text + to.length - at - 1), at + 1);
     else
         length = snprintf(out, size, "%.*s", (int)to.length, to.text);
     if (length >= 0 && (size_t)length < size) return TS_OK;
@@ -75,9 +77,9 @@ ts_status tsi_names_rename(const char *lines, const char *name, char *out, size_
             return TSI_FAIL(TS_ERR_ARG, "load: expected \"name here: name there\", found \"%.*s\"",
                             (int)line.length, line.text);
         if (colon && matches(trimmed(line.text, (size_t)(colon - line.text)), name, &star))
-            return put(trimmed(colon + 1, (size_t)(line.text + line.length - colon - 1)), star, out,
-                       size);
+            return put(trimmed(colon + 1, (size_t)(line.text + line.length - colon - 1)), &star,
+                       out, size);
         lines += length + (lines[length] == '\n');
     }
-    return put(self, star, out, size);
+    return put(self, NULL, out, size);
 }

@@ -91,8 +91,9 @@ static ts_status read_shape(const header *h, const char *name, const ts_json *sh
     for (int32_t d = 0; d < ndim; d++) {
         const ts_json *extent = ts_json_item(shape, d);
         meta->shape.extent[d] = ts_json_int(extent, -1);
-        if (ts_json_kind_of(extent) != TS_JSON_INT || meta->shape.extent[d] < 0)
-            return refuse(h, name, "an extent is not a whole number");
+        bool fits = meta->shape.extent[d] >= 0 && meta->shape.extent[d] >> 62 == 0;
+        if (ts_json_kind_of(extent) != TS_JSON_INT || !fits)
+            return refuse(h, name, "an extent is not a whole number below 2^62");
     }
     return TS_OK;
 }
