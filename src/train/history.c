@@ -98,9 +98,9 @@ static ts_status write_line(tsi_history *h, const ts_train_step *s)
     add_line(&text, h, s);
     char *line = tsi_text_take(&text);
     if (!line) return TS_ERR_MEMORY;
-    bool good = fputs(line, h->log) >= 0 && fflush(h->log) == 0;
+    ts_status status = tsi_line_put(h->log, "train.jsonl", line);
     tsi_free(line);
-    return good ? TS_OK : TSI_FAIL(TS_ERR_IO, "train.jsonl: %s", strerror(errno));
+    return status;
 }
 
 static double real(const ts_json *root, const char *name)

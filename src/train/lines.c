@@ -2,7 +2,8 @@
 /* lines.c - files with an object a line beside the log: experts.jsonl, norms.jsonl.
  *
  * INV: lines begin with {"step": N and are in order. A run that goes on after step N cuts what is
- * behind it off first, so that a step is told once however often it was taken. */
+ * behind it off first, so that a step is told once however often it was taken. A line is there as a
+ * whole or not at all, also where a disk gets full. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "train/run.h"
 
@@ -31,6 +33,16 @@ static ts_status cut_lines(const char *path, int64_t last)
     return TSI_FAIL(TS_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
+ts_status tsi_line_put(FILE *file, const char *name, const char *line)
+{
+    int to = fileno(file);
+    off_t begin = lseek(to, 0, SEEK_END);
+    ts_status status = tsi_file_write(name, to, line, strlen(line));
+    if (status != TS_OK && begin >= 0 && ftruncate(to, begin) != 0)
+        tsi_log(TSI_LOG_WARN, "train: %s ends with a line that is not whole", name);
+    return status;
+}
+
 ts_status tsi_run_line(const tsi_run *run, FILE **file, const char *name, tsi_text *text)
 {
     char path[TSI_CONFIG_TEXT_MAX], *line = tsi_text_take(text);
@@ -42,8 +54,9 @@ ts_status tsi_run_line(const tsi_run *run, FILE **file, const char *name, tsi_te
             status = cut_lines(path, run->plan.step_first);
         if (status == TS_OK) *file = fopen(path, run->plan.step_first > 0 ? "a" : "w");
     }
-    bool good = *file && fputs(line, *file) >= 0 && fflush(*file) == 0;
+    if (status == TS_OK)
+        status = *file ? tsi_line_put(*file, name, line)
+                       : TSI_FAIL(TS_ERR_IO, "%s: %s", name, strerror(errno));
     tsi_free(line);
-    if (status != TS_OK || good) return status;
-    return TSI_FAIL(TS_ERR_IO, "%s: %s", name, strerror(errno));
+    return status;
 }

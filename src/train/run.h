@@ -304,6 +304,8 @@ void tsi_history_close(tsi_history *history);
 
 /* A line, which is taken, to OUTPUT/NAME; *file is opened at the first one. rank 0 */
 ts_status tsi_run_line(const tsi_run *run, FILE **file, const char *name, struct tsi_text *text);
+/* Appends a line at once; where that fails the file is as it was. The file has no other writer. */
+ts_status tsi_line_put(FILE *file, const char *name, const char *line);
 
 /* ---- norms of gradients by module: OUTPUT/norms.jsonl */
 /* The sums of squares of local blocks into sum[count]: one kernel; the host waits for it. */

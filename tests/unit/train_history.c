@@ -2,8 +2,11 @@
 /* train_history.c - the log has every step once, also after a run goes on; what is kept in memory
  * is bounded, at equal distances, ends with the newest step and loses no held-out loss. */
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/test.h"
@@ -75,6 +78,37 @@ TS_TEST(histories_are_bounded)
         tsi_history_close(&later);
         TEST_EQ(t, lines_of(path), length);
     }
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
+/* A file that may not grow any more is like a disk that is full. */
+TS_TEST(lines_are_whole_where_the_disk_is_full)
+{
+    char folder[] = TS_BINARY_DIR "/history-XXXXXX", path[1024];
+    TEST_CHECK(t, mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/train.jsonl", folder);
+    tsi_history h = { .run = 7 };
+    TEST_OK(t, tsi_history_open(&h, path, 0));
+    ts_train_step step = step_of(1);
+    TEST_OK(t, tsi_history_add(&h, &step));
+    struct stat one, two;
+    TEST_EQ(t, stat(path, &one), 0);
+    struct rlimit before, few;
+    TEST_EQ(t, getrlimit(RLIMIT_FSIZE, &before), 0);
+    few = before;
+    few.rlim_cur = (rlim_t)one.st_size + 100;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    TEST_EQ(t, setrlimit(RLIMIT_FSIZE, &few), 0);
+    step = step_of(2);
+    ts_status status = tsi_history_add(&h, &step);
+    tsi_history_close(&h);
+    TEST_EQ(t, setrlimit(RLIMIT_FSIZE, &before), 0);
+    (void)signal(SIGXFSZ, handler);
+    TEST_STATUS(t, status, TS_ERR_IO);
+    TEST_SAYS(t, ts_last_error(), "train.jsonl: cannot be written");
+    TEST_EQ(t, stat(path, &two), 0);
+    TEST_EQ(t, two.st_size, one.st_size);
     (void)unlink(path);
     (void)rmdir(folder);
 }
