@@ -149,13 +149,12 @@ int cli_tokenize(int argc, char **argv)
         CLI_FLAG("json", &json, "the result as one JSON object"),
         CLI_END
     };
-    const cli_usage usage = { "tokenize", "[options] --out PREFIX FILE...",
-                              "Turns text files into token files. A file is a document; of *.jsonl "
-                              "each line is an object "
-                              "whose \"text\" is one. Run again after an interruption, it goes on "
-                              "after the last complete "
-                              "shard.",
-                              options, NULL };
+    const cli_usage usage = {
+        "tokenize", "[options] --out PREFIX FILE...",
+        "Turns text files into token files. A file is a document; of *.jsonl the \"text\" of each "
+        "line is one. Run again after an interruption, it goes on after the last complete shard.",
+        options, NULL
+    };
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (out == NULL || *out == '\0') return cli_fail_usage("tokenize", "--out PREFIX is missing");
