@@ -504,12 +504,14 @@ static ts_status check_all(const tsi_backward *r)
     return status;
 }
 
-/* After a failure: gradients on their way would be taken for those of the next backward. What the
- * first half of a split one keeps stays. */
+/* After a failure: gradients on their way would be taken for those of the next backward, and leaves
+ * that got some for its own. What the first half of a split one keeps stays. */
 static void forget(const tsi_backward *r)
 {
     for (int64_t n = 0; r->tape && n < r->tape->node_count; n++) {
         tsi_node *node = &r->tape->node[n];
+        for (int32_t i = 0; i < node->edge_count; i++)
+            if (node->edge[i].leaf) node->edge[i].leaf->touched = 0;
         for (int32_t o = 0; node->done == 0 && o < node->output_count; o++) {
             tsi_tensor_release(node->out_grad[o]);
             node->out_grad[o] = NULL;

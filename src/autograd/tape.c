@@ -250,9 +250,37 @@ ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version)
     return value;
 }
 
-static void save(tsi_node *node, int32_t place, ts_tensor *t)
+/* Was the value of an input overwritten by the call itself? */
+static bool is_lost(const tsi_op_record *call, int32_t input)
 {
-    if (t) node->saved[place] = tsi_tape_hold(t, &node->version[place]);
+    const ts_tensor *t = call->in[input];
+    for (int32_t o = 0; t && call->writes && o < call->plan->output_count; o++)
+        if (tsi_array_meets(t->array, call->out[o]->array)) return true;
+    return false;
+}
+
+/* Does the gradient need this input? It may always, but that of the input itself does not, where
+ * the result is linear in it. */
+static bool needs_input(const tsi_node *node, const tsi_op_record *call, int32_t input)
+{
+    const tsi_traits *traits = &call->plan->op->traits;
+    for (int32_t i = 0; i < node->input_count; i++)
+        if (i != input && node->edge[i].towards) return true;
+    bool each = traits->flow & TSI_LINEAR_EACH;
+    return !each || (traits->linear_in && !(traits->linear_in >> input & 1));
+}
+
+bool tsi_tape_saves(const tsi_node *node, const tsi_op_record *call, int32_t input)
+{
+    if (input >= TSI_SAVE_OUT || !(call->plan->op->saves >> input & 1)) return false;
+    return call->in[input] && (!is_lost(call, input) || needs_input(node, call, input));
+}
+
+ts_tensor *tsi_tape_hold_input(const tsi_op_record *call, int32_t input, uint32_t *version)
+{
+    ts_tensor *value = tsi_tape_hold(call->in[input], version);
+    if (is_lost(call, input)) --*version; /* backward finds it changed */
+    return value;
 }
 
 /* Is what arrives at the results of an operator without a gradient to be refused? Truths, places
@@ -286,6 +314,22 @@ static bool refuse_leaf(const tsi_op_record *call)
     return false;
 }
 
+/* What the gradient of the call needs, and who made its outputs. */
+static void save(ts_tape *tape, int64_t number, const tsi_op_record *call)
+{
+    tsi_node *node = &tape->node[number];
+    const uint64_t saves = call->plan->op->saves;
+    int32_t in = node->input_count;
+    for (int32_t i = 0; i < in; i++)
+        if (tsi_tape_saves(node, call, i))
+            node->saved[i] = tsi_tape_hold_input(call, i, &node->version[i]);
+    for (int32_t o = 0; o < node->output_count; o++) {
+        if (saves >> (TSI_SAVE_OUT + o) & 1)
+            node->saved[in + o] = tsi_tape_hold(call->out[o], &node->version[in + o]);
+        if (!tsi_tape_link(tape, call->out[o], number, o)) return;
+    }
+}
+
 /* One operator was called. */
 static void record(void *context, void *what)
 {
@@ -313,17 +357,10 @@ static void record(void *context, void *what)
     }
     if (bytes) memcpy(node->attributes, call->attributes, bytes);
     if (plan->op == &tsi_op_cast) node->rounds = node->in_meta[0].dtype;
-    if (tape->thin_first >= 0) {
+    if (tape->thin_first >= 0)
         (void)tsi_thin_record(tape, number, call);
-        return;
-    }
-    for (int32_t i = 0; i < plan->input_count && i < TSI_SAVE_OUT; i++)
-        if (plan->op->saves >> i & 1) save(node, i, call->in[i]);
-    for (int32_t o = 0; o < plan->output_count; o++) {
-        if (plan->op->saves >> (TSI_SAVE_OUT + o) & 1)
-            save(node, plan->input_count + o, call->out[o]);
-        if (!tsi_tape_link(tape, call->out[o], number, o)) return;
-    }
+    else
+        save(tape, number, call);
 }
 
 /* ---- the life of a tape ---------------------------------------------------------------------- */

@@ -82,7 +82,7 @@ typedef struct tsi_thin { /* of a node in a region of selected recomputation (th
     /* Of a node that is made again, else NULL: its inputs, held or made again; its outputs while
      * they are there. */
     ts_tensor **held, **made;
-    uint32_t *version;
+    uint32_t *version, *made_version;
     tsi_recipe *from;
     int32_t stays;  /* what was made left the region: it is never made again */
     int32_t needed; /* by a node of the region */
@@ -188,6 +188,11 @@ ts_tape *tsi_tape_recording(ts_rank *rank);
  * *version how often that was written. One that swaps is kept itself: what it shows now goes, and
  * is there again in backward. Retained; NULL: recorded. */
 ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version);
+/* Has the gradient of the call use for this input? Not for one that the call itself overwrote,
+ * where it can do without. */
+bool tsi_tape_saves(const tsi_node *node, const tsi_op_record *call, int32_t input);
+/* As tsi_tape_hold, of an input: what the call itself overwrote counts as written since. */
+ts_tensor *tsi_tape_hold_input(const tsi_op_record *call, int32_t input, uint32_t *version);
 /* Was a value written since it was held? */
 static inline bool tsi_tape_changed(const ts_tensor *held, uint32_t version)
 {

@@ -40,9 +40,15 @@ static tsi_recipe recipe_of(const ts_tape *tape, const ts_tensor *t)
     return thin && thin->held ? (tsi_recipe){ link->node, link->output, 0 } : none;
 }
 
-static void save_thin(const ts_tape *tape, tsi_node *node, int32_t place, ts_tensor *t)
+static void save_input(const ts_tape *tape, tsi_node *node, const tsi_op_record *call, int32_t i)
 {
-    if (!t) return;
+    node->thin->saved[i] = recipe_of(tape, call->in[i]);
+    if (node->thin->saved[i].node >= 0) return;
+    node->saved[i] = tsi_tape_hold_input(call, i, &node->version[i]);
+}
+
+static void save_output(const ts_tape *tape, tsi_node *node, int32_t place, ts_tensor *t)
+{
     node->thin->saved[place] = recipe_of(tape, t);
     if (node->thin->saved[place].node >= 0) return;
     node->saved[place] = tsi_tape_hold(t, &node->version[place]);
@@ -56,14 +62,15 @@ static bool hold_inputs(ts_tape *tape, tsi_node *node, const tsi_op_record *call
     thin->from = tsi_arena_calloc(&tape->memory, in, sizeof *thin->from);
     thin->version = tsi_arena_calloc(&tape->memory, in, sizeof *thin->version);
     thin->made = tsi_arena_calloc(&tape->memory, out, sizeof *thin->made);
+    thin->made_version = tsi_arena_calloc(&tape->memory, out, sizeof *thin->made_version);
     ts_tensor **held = tsi_arena_calloc(&tape->memory, in, sizeof *held);
-    if (!thin->from || !thin->version || !thin->made || !held) return false;
+    if (!thin->from || !thin->version || !thin->made || !thin->made_version || !held) return false;
     for (int32_t i = 0; i < node->input_count; i++) {
         thin->from[i].node = -1;
         if (!call->in[i]) continue;
         thin->from[i] = recipe_of(tape, call->in[i]);
         if (thin->from[i].node >= 0) continue;
-        held[i] = tsi_tape_hold(call->in[i], &thin->version[i]);
+        held[i] = tsi_tape_hold_input(call, i, &thin->version[i]);
     }
     thin->held = held;
     return true;
@@ -84,13 +91,19 @@ bool tsi_thin_record(ts_tape *tape, int64_t number, const tsi_op_record *call)
     node->thin->saved = saved;
     for (int32_t i = 0; i < in + out; i++)
         saved[i].node = -1;
-    for (int32_t i = 0; i < in && i < TSI_SAVE_OUT; i++)
-        if (op->saves >> i & 1) save_thin(tape, node, i, call->in[i]);
+    for (int32_t i = 0; i < in; i++)
+        if (tsi_tape_saves(node, call, i)) save_input(tape, node, call, i);
     for (int32_t o = 0; o < out; o++) {
         if (!tsi_tape_link(tape, call->out[o], number, o)) return false;
-        if (op->saves >> (TSI_SAVE_OUT + o) & 1) save_thin(tape, node, in + o, call->out[o]);
+        if (op->saves >> (TSI_SAVE_OUT + o) & 1) save_output(tape, node, in + o, call->out[o]);
     }
     return true;
+}
+
+static void hold_made(tsi_thin *thin, int32_t output, ts_tensor *t)
+{
+    thin->made[output] = tsi_tensor_retain(t);
+    thin->made_version[output] = tsi_array_version(t->array);
 }
 
 /* The tensor leaves the region: it stays, and nothing has to make it again. */
@@ -100,7 +113,7 @@ static void keep(const ts_tape *tape, ts_tensor *t)
     tsi_recipe recipe = recipe_of(tape, t);
     if (recipe.node < 0) return;
     tsi_thin *thin = tape->node[recipe.node].thin;
-    if (!thin->made[recipe.output]) thin->made[recipe.output] = tsi_tensor_retain(t);
+    if (!thin->made[recipe.output]) hold_made(thin, recipe.output, t);
     thin->stays = tape->node[recipe.node].output_count == 1;
 }
 
@@ -172,16 +185,22 @@ static ts_status make_node(ts_tape *tape, int64_t number)
     };
     ts_status status = tsi_op_run(&args, out);
     for (int32_t o = 0; status == TS_OK && o < node->output_count; o++)
-        if (!node->thin->made[o]) node->thin->made[o] = tsi_tensor_retain(out[o]);
+        if (!node->thin->made[o]) hold_made(node->thin, o, out[o]);
     ts_scope_close(scope);
     return status;
 }
 
 static ts_tensor *make(ts_tape *tape, tsi_recipe recipe)
 {
-    const tsi_thin *thin = tape->node[recipe.node].thin;
+    const tsi_node *node = &tape->node[recipe.node];
+    const tsi_thin *thin = node->thin;
     if (!thin->made[recipe.output] && make_node(tape, recipe.node) != TS_OK) return NULL;
-    return thin->made[recipe.output];
+    ts_tensor *made = thin->made[recipe.output];
+    if (!tsi_tape_changed(made, thin->made_version[recipe.output])) return made;
+    (void)TSI_FAIL(TS_ERR_STATE,
+                   "backward: what %s (%s) made is needed again, and was changed in place since",
+                   node->op->name, node->label);
+    return NULL;
 }
 
 ts_status tsi_thin_restore(ts_tape *tape, tsi_node *node)

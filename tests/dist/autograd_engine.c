@@ -449,6 +449,41 @@ TS_TEST_RANKS(a_variable_that_got_another_value, 1, 2)
 }
 
 /* Its place in the history would be the call's: it got no gradient, and nothing said so. */
+static ts_tensor *by_name(const char *name, ts_tensor *x, ts_tensor *y)
+{
+    ts_tensor *in[] = { x, y }, *out = NULL;
+    (void)ts_op_call(ts_op_find(ts_tensor_rank(x), name), in, y ? 2 : 1, NULL, 0, &out);
+    return out;
+}
+
+/* A form in place has no more what it overwrote: where the gradient needs that, backward says so;
+ * where it does not, since the other factor is a constant, it is as the plain form's. */
+TS_TEST_RANKS(a_form_in_place_that_overwrote_what_it_needs, 1, 2)
+{
+    static const char *const name[] = { "mul_", "square_", "mul" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    for (int i = 0; i < 3; i++) {
+        ts_scope caught = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(input_of(mesh)), *h = ts_mul_scalar(x, 3.0);
+        if (i == 2) /* the same by a result that is written over an input */
+            (void)ts_op_call_into(ts_op_find(t->me, name[i]), (ts_tensor *[]){ h, x }, 2, NULL, 0,
+                                  &h);
+        else
+            (void)by_name(name[i], h, i ? NULL : x);
+        TEST_STATUS(t, ts_backward(total(h), NULL), TS_ERR_STATE);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "changed in place");
+        TEST_STATUS(t, ts_scope_close(caught), TS_ERR_STATE);
+    }
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(input_of(mesh)), *h = ts_mul_scalar(x, 3.0), *grad = NULL;
+    TEST_CHECK(t, by_name("mul_", h, input_of(mesh)) == h);
+    TEST_OK(t, ts_grad(ts_sum(h, NULL, 0, 0), &x, 1, &grad));
+    int close = 0;
+    TEST_OK(t, ts_equal(grad, ts_mul_scalar(input_of(mesh), 3.0), &close));
+    TEST_CHECK(t, close);
+}
+
 TS_TEST_RANKS(a_leaf_that_is_written_on_a_tape_is_refused, 1, 2)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
@@ -618,6 +653,42 @@ static ts_status on_reset(ts_module *m, void *context)
     (void)m;
     note(context, "reset");
     return TS_OK;
+}
+
+static ts_status on_end(ts_tensor *grad, void *context)
+{
+    (void)grad, (void)context;
+    return TS_ERR_STATE;
+}
+
+static ts_status on_any(ts_tensor *leaf, void *context)
+{
+    (void)leaf;
+    ++*(int *)context;
+    return TS_OK;
+}
+
+/* A backward that a hook ended half way leaves nothing for the next one, which uses the leaf in
+ * nothing that leads to its root. */
+TS_TEST_RANKS(hooks_after_a_backward_that_failed, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_tensor *leaf = ts_watch(input_of(mesh)), *other = ts_watch(input_of(mesh));
+    int told = 0;
+    TEST_OK(t, ts_tensor_on_grad(leaf, on_any, &told));
+    ts_scope first = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *h = ts_mul_scalar(leaf, 2.0);
+    TEST_OK(t, ts_tensor_on_grad(h, on_end, NULL));
+    TEST_STATUS(t, ts_backward(total(ts_mul(ts_exp(h), leaf)), NULL), TS_ERR_STATE);
+    TEST_OK(t, ts_scope_close(first));
+    TEST_OK(t, ts_tensor_grad_clear(leaf));
+    TEST_EQ(t, told, 0);
+    ts_tape_begin(t->me);
+    TEST_CHECK(t, ts_exp(leaf) != NULL);
+    TEST_OK(t, ts_backward(total(ts_exp(other)), NULL));
+    TEST_EQ(t, told, 0);
+    TEST_CHECK(t, !ts_tensor_grad(leaf) && ts_tensor_grad(other));
 }
 
 TS_TEST_RANKS(hooks_are_told_in_order, 1, 2)

@@ -152,3 +152,33 @@ TS_TEST_RANKS(thin_keeps_draws, 1, 3)
     }
     ts_scope_close(scope);
 }
+
+static void raised(void *state, const ts_module_io *io)
+{
+    (void)state;
+    io->output[0] = ts_exp(io->input[0]);
+}
+
+/* What a region hands out is what its gradients use: changed in place since, it is refused as it is
+ * where everything is kept. */
+TS_TEST_RANKS(thin_refuses_what_was_changed, 1, 2)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "raised",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = raised };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    for (int what = 0; what < 2; what++) {
+        ts_module *m = ts_module_create(mesh, &desc, NULL);
+        TEST_OK(t, ts_module_checkpoint(m, what ? TS_RECOMPUTE_SELECT : TS_RECOMPUTE_NONE));
+        ts_scope caught = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(6, 6), "dp:S(0)"));
+        ts_tensor *y = ts_tril_(TS_CALL(m, x), 0);
+        TEST_STATUS(t, ts_backward(ts_sum(y, NULL, 0, 0), NULL), TS_ERR_STATE);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "changed in place since");
+        TEST_STATUS(t, ts_scope_close(caught), TS_ERR_STATE);
+        ts_module_destroy(m);
+    }
+}

@@ -414,10 +414,10 @@ static TSI_COLD ts_status refuse_rank(const tsi_op_args *args)
 
 /* Those who want to know of calls: tapes, recomputation. */
 static inline ts_status tell(ts_rank *rank, tsi_op_plan *plan, const tsi_op_args *args,
-                             uint64_t stream, ts_tensor *const *out)
+                             uint64_t stream, ts_tensor *const *out, bool writes)
 {
     if (!tsi_observers_want(&rank->observers, TSI_NEWS_CALL)) return TS_OK;
-    tsi_op_record record = { plan, plan->attributes, args->in, out, stream };
+    tsi_op_record record = { plan, plan->attributes, args->in, out, stream, writes };
     plan->busy++;
     tsi_observers_tell(&rank->observers, TSI_NEWS_CALL, &record);
     plan->busy--;
@@ -460,7 +460,7 @@ ts_status tsi_op_run(const tsi_op_args *args, ts_tensor **out)
         stream = stream_of(rank, state, args->op);
         status = tsi_op_run_long(rank, state, plan, args, stream, out);
     }
-    if (status == TS_OK) status = tell(rank, plan, args, stream, out);
+    if (status == TS_OK) status = tell(rank, plan, args, stream, out, plan->in_place);
     if (TSI_UNLIKELY(status != TS_OK)) clear_outputs(args->op, out);
     if (TSI_UNLIKELY(plan->loose) && plan->busy == 0) tsi_op_plan_destroy(plan);
     return status;
@@ -552,7 +552,7 @@ static ts_status run_into(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
         if (status == TS_OK) status = copy_into(out[o], into[o]);
         ts_tensor_drop(out[o]);
     }
-    return status == TS_OK ? tell(rank, plan, args, stream, into) : status;
+    return status == TS_OK ? tell(rank, plan, args, stream, into, true) : status;
 }
 
 ts_status tsi_op_run_into(const tsi_op_args *args, ts_tensor *const *into)

@@ -56,6 +56,7 @@ typedef struct tsi_op_record { /* what observers see of one call */
     ts_tensor *const *in;
     ts_tensor *const *out;
     uint64_t stream; /* RANDOM operators: to draw the same again */
+    bool writes;     /* into tensors that were there before */
 } tsi_op_record;
 
 enum { TSI_OP_CACHE_SIZE = 2048, TSI_OP_CACHE_PROBE = 8, TSI_OP_RECENT_BITS = 10 };
