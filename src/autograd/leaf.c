@@ -182,5 +182,7 @@ ts_status ts_grad_settle(ts_tensor *leaf)
     tsi_leaf *body = tsi_leaf_of(leaf);
     if (!body) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
     TSI_TRY(tsi_rank_enter(leaf->rank));
+    /* Who settled it may have left some axes for later. */
+    if (body->grad && body->grad->layout != body->layout) body->settled = 0;
     return tsi_leaf_settle(body);
 }
