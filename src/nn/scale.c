@@ -8,13 +8,17 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
+/* What this backward gave, and what earlier ones left aside. */
 static ts_status scale_one(ts_module *m, tsi_param *param, const char *name, void *context)
 {
     (void)name;
-    ts_tensor *grad = ts_tensor_grad(param->value);
-    if (!grad) return TS_OK;
+    const tsi_leaf *leaf = tsi_leaf_of(param->value);
+    ts_tensor *part[] = { leaf ? leaf->grad : NULL, leaf ? leaf->reduced : NULL };
     ts_scope scope = ts_scope_open_with(m->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1));
-    ts_status status = ts_tensor_write(grad, ts_mul_scalar(grad, *(const double *)context));
+    ts_status status = TS_OK;
+    for (int i = 0; i < 2 && status == TS_OK; i++)
+        if (part[i] && ts_tensor_layout(part[i]))
+            status = ts_tensor_write(part[i], ts_mul_scalar(part[i], *(const double *)context));
     ts_scope_close(scope);
     return status;
 }

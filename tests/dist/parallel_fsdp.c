@@ -280,6 +280,29 @@ TS_TEST_RANKS(fsdp_12_partly_reduced_gradients_settle, 4)
     net_end(&plain);
 }
 
+/* A factor on gradients is one on all that they are made of: what a lazy backward added lies apart
+ * from what was reduced before it. */
+TS_TEST_RANKS(fsdp_scales_what_waits, 1, 2, 3)
+{
+    net units = net_of(2, 6, 5), plain = units;
+    ts_mesh *mesh = mesh_of(t);
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, net_begin(&units, &plain_options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    double norm[2] = { NAN, NAN };
+    net *const both_nets[] = { &units, &plain };
+    for (int i = 0; i < 2; i++) {
+        net_run(both_nets[i], 0, 0, 1);
+        net_run(both_nets[i], 1, 1, 1);
+        TEST_OK(t, ts_grad_scale(both_nets[i]->root, 0.25));
+        TEST_OK(t, ts_clip_grad_norm(both_nets[i]->root, 0, &norm[i]));
+    }
+    TEST_SAY(t, fabs(norm[0] - norm[1]) <= 1e-13 * norm[1], "%.17g, not %.17g", norm[0], norm[1]);
+    net_end(&units);
+    net_end(&plain);
+}
+
 /* A unit that was gathered ahead and is not called: dropped, the order is noted again. */
 TS_TEST_RANKS(fsdp_16_prefetch_for_nothing, 2, 3)
 {
