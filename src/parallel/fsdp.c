@@ -41,11 +41,11 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     return TS_OK;
 }
 
-/* Has the last module of the unit ended in this direction? */
-static bool leave(tsi_unit *u, int32_t *passed)
+/* Has the last module of the unit ended in this direction? `users`: who is there in it. */
+static bool leave(tsi_unit *u, int32_t users, int32_t *passed)
 {
     if (u->users > 0) u->users--;
-    if (u->users > 0) return false;
+    if (users > 0) return false;
     if (++*passed < u->module_count) return false;
     *passed = 0;
     return true;
@@ -101,7 +101,7 @@ static ts_status check_trigger(tsi_unit *u)
 static ts_status end_forward(ts_module *m, tsi_unit *u)
 {
     if (u->users == 1 && nodes_of(m->rank) > u->node_first) u->recorded = 1;
-    bool last = leave(u, &u->forward_passed);
+    bool last = leave(u, u->users - 1, &u->forward_passed);
     if (last) TSI_TRY(check_trigger(u));
     if (!last || in_backward(m->rank)) return TS_OK;
     if (!tsi_tape_recording(m->rank)) return tsi_unit_drop(u, false);
@@ -143,13 +143,14 @@ static ts_status backward_before(ts_module *m, void *context)
 static ts_status end_backward(ts_module *m, tsi_unit *u)
 {
     if (u->backwards > 0) u->backwards--;
-    if (!leave(u, &u->backward_passed)) return TS_OK;
+    /* Gathered by hand, it has its gradients all the same, and stays. */
+    if (!leave(u, u->backwards, &u->backward_passed)) return TS_OK;
     const tsi_backward *running = tsi_autograd_state_of(m->rank)->running;
     if (running && !running->outer && !running->lazy) {
         if (u->options.unused) TSI_TRY(tsi_unit_agree(u));
         TSI_TRY(tsi_unit_reduce(u));
     }
-    if (u->reshard_backward) TSI_TRY(tsi_unit_drop(u, false));
+    if (u->reshard_backward && u->users == 0) TSI_TRY(tsi_unit_drop(u, false));
     return tsi_units_gather_later(u); /* some of its gradients did not come */
 }
 

@@ -42,18 +42,25 @@ static ts_tensor *zeros(ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype)
     return NULL;
 }
 
+/* Has it terms that are not reduced, of this backward or of lazy ones before it? */
+static bool has_terms(const tsi_leaf *leaf)
+{
+    return leaf && leaf->grad && ts_tensor_layout(leaf->grad) && !leaf->settled;
+}
+
 static ts_status make_ready(tsi_unit *u, tsi_unit_param *p, tsi_leaf *leaf)
 {
+    const bool used = has_terms(leaf);
     const ts_sharding *to = common_layout(p);
     const ts_layout *layout = to ? tsi_layout_intern(to, &p->param->shape) : NULL;
     ts_tensor *grad = NULL;
     ts_scope scope = ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1));
-    if (layout && p->ready)
+    if (layout && used)
         grad = (ts_redistribute_to)(leaf->grad, to);
     else if (layout)
         grad = zeros(leaf->mesh, layout, (ts_dtype)leaf->dtype);
     ts_status status = grad ? TS_OK : ts_rank_status(u->rank);
-    if (status == TS_OK && p->ready)
+    if (status == TS_OK && used)
         status = ts_tensor_write(leaf->grad, grad);
     else if (status == TS_OK)
         status = tsi_leaf_accumulate(leaf, grad);
@@ -88,7 +95,7 @@ ts_status tsi_unit_agree(tsi_unit *u)
     uint8_t *mask = tsi_calloc((size_t)u->count, 1);
     if (!mask) return tsi_fail_memory("what a unit used", (size_t)u->count);
     for (int64_t i = 0; i < u->count; i++)
-        mask[i] = u->param[i].ready != 0;
+        mask[i] = has_terms(tsi_leaf_of(u->param[i].value));
     ts_status status = agree_mask(u, mask);
     for (int64_t i = 0; status == TS_OK && i < u->count; i++) {
         tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);

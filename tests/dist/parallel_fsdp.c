@@ -451,13 +451,14 @@ TS_TEST_RANKS(fsdp_a_unit_without_trigger, 1, 2, 3)
 
 typedef struct either_state {
     ts_tensor *a, *b, *c;
-    int64_t index;
+    int64_t index, all; /* all: c is used too */
 } either_state;
 
 static void either_forward(void *state, const ts_module_io *io)
 {
     const either_state *s = state;
     io->output[0] = ts_mul(io->input[0], s->index % 2 ? s->b : s->a);
+    if (s->all) io->output[0] = ts_mul(io->output[0], s->c);
 }
 
 static ts_module *either(ts_mesh *mesh, either_state *s)
@@ -498,6 +499,48 @@ TS_TEST_RANKS(fsdp_06_ranks_use_different_parameters, 2, 3, 4)
         TEST_SAY(t, a == 10 * (double)((t->count + 1) / 2), "a: %g", a);
         TEST_SAY(t, b == 10 * (double)(t->count / 2), "b: %g", b);
         ts_scope_close(scope);
+        TEST_OK(t, ts_module_reset(m));
+    }
+    ts_module_destroy(m);
+}
+
+static void either_run(test *t, ts_module *m, int32_t lazy)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_ones(ts_module_mesh(m), TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5),
+                           "replicate?:S(0) fsdp:S(0)");
+    TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0),
+                           TS_OPTIONS(ts_backward_options, .lazy = lazy)));
+    ts_scope_close(scope);
+}
+
+/* Micro-batches: what some used in a lazy one is agreed on in the last, which uses others. And a
+ * unit that is gathered by hand agrees as any other. */
+TS_TEST_RANKS(fsdp_06_agreed_on_later_and_by_hand, 2, 3, 4)
+{
+    either_state s = { .all = 1 };
+    ts_module *m = either(mesh_of(t), &s);
+    ts_fsdp_options options = plain_options;
+    options.unused = 1;
+    TEST_OK(t, ts_fsdp(m, &options));
+    TEST_OK(t, ts_module_materialize(m));
+    ts_tensor *const parameter[] = { s.a, s.b, s.c };
+    for (int by_hand = 0; by_hand < 2; by_hand++) {
+        double n = (double)t->count, sum = NAN, norm = NAN;
+        double want[] = { by_hand ? 10 * (n - 1) : 10 * (2 * n - 1), 10,
+                          by_hand ? 10 * n : 20 * n };
+        s.index = t->index == t->count - 1; /* the last one uses b */
+        if (by_hand) TEST_OK(t, ts_fsdp_gather(m));
+        either_run(t, m, !by_hand);
+        s.index = 0; /* all use a */
+        if (!by_hand) either_run(t, m, 0);
+        if (by_hand) TEST_OK(t, ts_fsdp_release(m));
+        TEST_OK(t, ts_clip_grad_norm(m, 0, &norm));
+        for (int i = 0; i < 3; i++) {
+            TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(parameter[i]), NULL, 0, 0), &sum));
+            TEST_SAY(t, sum == want[i], "parameter %d: %g, not %g", i, sum, want[i]);
+        }
         TEST_OK(t, ts_module_reset(m));
     }
     ts_module_destroy(m);
