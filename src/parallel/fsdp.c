@@ -41,12 +41,13 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     return TS_OK;
 }
 
-/* Has the last module of the unit ended in this direction? `users`: who is there in it. */
-static bool leave(tsi_unit *u, int32_t users, int32_t *passed)
+/* Has the last module of the unit ended in this direction? `users`: who is there in it; `open`:
+ * calls that may be to come, for a module of a list may be called twice, or not at all. */
+static bool leave(tsi_unit *u, int32_t users, int64_t open, int32_t *passed)
 {
     if (u->users > 0) u->users--;
     if (users > 0) return false;
-    if (++*passed < u->module_count) return false;
+    if (++*passed < u->module_count && open > 0) return false;
     *passed = 0;
     return true;
 }
@@ -100,8 +101,10 @@ static ts_status check_trigger(tsi_unit *u)
 
 static ts_status end_forward(ts_module *m, tsi_unit *u)
 {
-    if (u->users == 1 && nodes_of(m->rank) > u->node_first) u->recorded = 1;
-    bool last = leave(u, u->users - 1, &u->forward_passed);
+    bool records = u->users == 1 && nodes_of(m->rank) > u->node_first;
+    if (records) u->recorded = 1;
+    if (records) u->open++;
+    bool last = leave(u, u->users - 1, 1, &u->forward_passed);
     if (last) TSI_TRY(check_trigger(u));
     if (!last || in_backward(m->rank)) return TS_OK;
     if (!tsi_tape_recording(m->rank)) return tsi_unit_drop(u, false);
@@ -143,8 +146,9 @@ static ts_status backward_before(ts_module *m, void *context)
 static ts_status end_backward(ts_module *m, tsi_unit *u)
 {
     if (u->backwards > 0) u->backwards--;
+    if (u->open > 0) u->open--;
     /* Gathered by hand, it has its gradients all the same, and stays. */
-    if (!leave(u, u->backwards, &u->backward_passed)) return TS_OK;
+    if (!leave(u, u->backwards, u->open, &u->backward_passed)) return TS_OK;
     const tsi_backward *running = tsi_autograd_state_of(m->rank)->running;
     if (running && !running->outer && !running->lazy) {
         if (u->options.unused) TSI_TRY(tsi_unit_agree(u));

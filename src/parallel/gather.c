@@ -416,5 +416,5 @@ void tsi_unit_forget(tsi_unit *u)
     u->state = TSI_UNIT_CUT;
     u->partly = 0;
     u->users = u->backwards = u->forward_passed = u->backward_passed = 0;
-    u->ready_count = 0;
+    u->ready_count = u->open = 0;
 }

@@ -109,6 +109,7 @@ typedef struct tsi_unit {
     struct tsi_prepared *reduction; /* of its last usual step, or NULL */
     int32_t one_by_one;             /* there is none for it */
     int32_t recorded;   /* the calls of its modules left something for backward to pass */
+    int64_t open;       /* such calls whose backwards have not ended */
     int64_t node_first; /* of the tape, when the call that is going on began; -1: none records */
     ts_mesh *groups;    /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;

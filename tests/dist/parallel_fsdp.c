@@ -872,6 +872,28 @@ TS_TEST_RANKS(fsdp_modules_together, 2, 3)
     net_end(&plain);
 }
 
+/* One of the modules is called twice, or not at all: the unit goes with its last backward. */
+TS_TEST_RANKS(fsdp_modules_together_in_other_numbers, 2, 3)
+{
+    for (int twice = 0; twice < 2; twice++) {
+        net units = net_of(3, 6, 5), plain = units;
+        ts_mesh *mesh = mesh_of(t);
+        units.twice = plain.twice = twice;
+        units.leaves = plain.leaves = twice ? -1 : 1;
+        net_declare(&units, mesh, false);
+        net_declare(&plain, mesh, false);
+        TEST_OK(t, ts_fsdp_together(units.block, 2, NULL));
+        TEST_OK(t, ts_fsdp(units.block[2], NULL));
+        TEST_OK(t, net_begin(&units, NULL));
+        TEST_OK(t, net_begin(&plain, NULL));
+        net_train_both(t, &units, &plain, 3, 1e-12);
+        ts_tensor *weight = ts_module_find_param(units.root, "blocks.0.weight");
+        TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(weight)), 1);
+        net_end(&units);
+        net_end(&plain);
+    }
+}
+
 /* Two runs give the same bits; so do shards and copies, which add the same terms in rank order. */
 TS_TEST_RANKS(fsdp_same_bits, 2, 3, 4)
 {
