@@ -226,30 +226,45 @@ static tsi_list_part written(ts_tensor *param)
     return part_of(mirror);
 }
 
-/* Which global indices a block holds, where it is one run of rows, or one of columns of a matrix;
- * else they are counted from the block's own beginning. */
-static void place(const slot *s, tsi_list_item *item)
+/* The first index that the block holds of each dim, where it is one run of each. */
+static bool first_of(const ts_tensor *t, int64_t *first)
 {
-    const ts_layout *layout = s->param->layout;
-    const tsi_array *array = s->param->array;
-    item->salt = tsi_hash_text(0, s->name);
-    int32_t ndim = layout->shape.ndim;
-    if (ndim == 0 || ndim > 2 || item->count == 0) return;
-    int64_t first[2] = { 0, 0 };
+    int32_t ndim = t->layout->shape.ndim;
     tsi_arena arena = { 0 };
     tsi_region region;
     bool runs =
-        tsi_layout_region(layout, s->param->mesh->coord, &arena, &region) && region.ndim == ndim;
+        tsi_layout_region(t->layout, t->mesh->coord, &arena, &region) && region.ndim == ndim;
     for (int32_t d = 0; runs && d < ndim; d++) {
         runs = region.dim[d].span_count == 1;
         if (runs) first[d] = tsi_spans(&region.dim[d])[0].begin;
     }
     tsi_arena_release(&arena);
-    if (!runs) return;
-    item->inner = array->extent[ndim - 1];
-    item->outer = layout->shape.extent[ndim - 1];
-    item->base = ndim == 2 ? first[0] * item->outer + first[1] : first[0];
-    if (item->inner == item->outer || ndim == 1) item->inner = 0;
+    return runs;
+}
+
+/* Which global indices a block holds, where what is cut leaves runs at even distances: one dim is
+ * cut, and beside it others of which nothing but a run is outside. Else they are counted from the
+ * block's own beginning. */
+static void place(const slot *s, tsi_list_item *item)
+{
+    const ts_shape *whole = &s->param->layout->shape;
+    const int64_t *part = s->param->array->extent;
+    int64_t first[TS_NDIM_MAX] = { 0 }, base = 0, inner = 0, outer = 0;
+    int64_t outside = 1, inside = s->param->layout->count; /* elements of the dims around d */
+    item->salt = tsi_hash_text(0, s->name);
+    if (item->count == 0 || !first_of(s->param, first)) return;
+    for (int32_t d = 0; d < whole->ndim; outside *= part[d++]) {
+        inside /= whole->extent[d];
+        if (part[d] == whole->extent[d]) continue;
+        if (inner > 0) return;
+        base += first[d] * inside;
+        if (outside == 1) continue;
+        inner = part[d] * inside;
+        outer = whole->extent[d] * inside;
+    }
+    item->base = base;
+    item->inner = inner;
+    item->outer = outer;
 }
 
 /* Blocks of the parameters of a group that have a gradient, in order, from item[0] on. */

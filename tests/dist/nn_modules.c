@@ -204,3 +204,52 @@ TS_TEST_RANKS(nn_init_state_is_copied, 1)
     TEST_CHECK(t, value == 7);
     ts_module_destroy(root);
 }
+
+/* ---- optimisers ------------------------------------------------------------------------------ */
+
+static ts_tensor *rounded_by_chance(test *t, ts_mesh *mesh, const char *stored)
+{
+    double deviation = 1;
+    ts_param_options options = { .struct_size = sizeof options,
+                                 .init = ts_init_normal,
+                                 .init_state = &deviation,
+                                 .stored = stored };
+    ts_module *m = ts_module_create(mesh, &desc, NULL);
+    ts_tensor *w = ts_module_param(m, "w", TS_SHAPE(4, 6, 5), &options);
+    TEST_OK(t, ts_module_materialize(m));
+    ts_optimizer *o =
+        ts_adamw_create(m, TS_OPTIONS(ts_adamw_options, .lr = 0.1, .moments = TS_DTYPE_BF16));
+    for (int step = 0; step < 3; step++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tape_begin(t->me);
+        TEST_OK(t, ts_backward(ts_sum(ts_mul(ts_square(w), w), NULL, 0, 0), NULL));
+        ts_scope_close(scope);
+        TEST_OK(t, ts_optimizer_step(o));
+    }
+    ts_tensor *value = ts_tensor_full(w);
+    TEST_OK(t, ts_tensor_wait(value));
+    ts_optimizer_destroy(o);
+    ts_module_destroy(m);
+    return value;
+}
+
+/* Moments that are rounded by chance are rounded by global index, also of three dims (INV-13). */
+TS_TEST_RANKS(nn_moments_have_the_same_bits_on_any_mesh, 1, 2, 3, 4)
+{
+    static const char *const stored[] = { "a:S(0)",
+                                          "b:S(0)",
+                                          "a:S(1)",
+                                          "b:S(2)",
+                                          "a:S(0) b:S(1)",
+                                          "a:S(0) b:S(2)",
+                                          "a:S(0)[0] b:S(0)[1]" };
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count == 4 ? "a=2, b=2" : "a=*, b=1");
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tensor *want = rounded_by_chance(t, mesh, NULL);
+    for (size_t i = 0; i < sizeof stored / sizeof *stored; i++) {
+        int equal = 0;
+        TEST_OK(t, ts_equal(rounded_by_chance(t, mesh, stored[i]), want, &equal));
+        TEST_SAY(t, equal, "%s: other bits than whole", stored[i]);
+    }
+    ts_scope_close(scope);
+}
