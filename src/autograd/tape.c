@@ -250,12 +250,21 @@ ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version)
     return value;
 }
 
+/* Does a write of one count as one of the other? As versions say, so that it is the same on ranks
+ * that hold nothing. */
+static bool same_memory(const ts_tensor *a, const ts_tensor *b)
+{
+    int32_t part[2] = { a->array->part, b->array->part };
+    bool apart = part[0] && part[1] && part[0] != part[1];
+    return a->array->storage == b->array->storage && !apart;
+}
+
 /* Was the value of an input overwritten by the call itself? */
 static bool is_lost(const tsi_op_record *call, int32_t input)
 {
     const ts_tensor *t = call->in[input];
     for (int32_t o = 0; t && call->writes && o < call->plan->output_count; o++)
-        if (tsi_array_meets(t->array, call->out[o]->array)) return true;
+        if (same_memory(t, call->out[o])) return true;
     return false;
 }
 
@@ -297,13 +306,30 @@ static bool refuses(const tsi_op_record *call)
     return numbers;
 }
 
-/* Did it write a leaf? The call would take the leaf's place, which got no gradient any more. */
-static bool refuse_leaf(const tsi_op_record *call)
+/* The leaf whose memory a tensor is, itself or by views; NULL: none. */
+static const ts_tensor *leaf_seen_by(const ts_tape *tape, const ts_tensor *t)
 {
-    for (int32_t o = 0; o < call->plan->output_count; o++) {
-        const ts_tensor *t = call->out[o];
+    const tsi_link *link = link_of(t);
+    if (!link || (!link->leaf && link->tape != tape)) return NULL;
+    const tsi_leaf *leaf = link->leaf;
+    for (int64_t n = leaf ? -1 : link->node; n >= 0;) {
+        const tsi_node *node = &tape->node[n];
+        if (!node->op || !(node->op->flags & TSI_OP_VIEW)) return NULL;
+        leaf = node->edge[0].leaf;
+        n = node->edge[0].node;
+    }
+    bool sees = leaf && leaf->self && leaf->self->array && same_memory(leaf->self, t);
+    return sees ? leaf->self : NULL;
+}
+
+/* Did it write a leaf? The call would take the leaf's place, which got no gradient any more; and
+ * where a view of it was written its history would not say so. */
+static bool refuse_leaf(const ts_tape *tape, const tsi_op_record *call)
+{
+    for (int32_t o = 0; call->writes && o < call->plan->output_count; o++) {
+        const ts_tensor *t = leaf_seen_by(tape, call->out[o]);
         char name[256] = "a watched tensor";
-        if (!tsi_leaf_of(t)) continue;
+        if (!t) continue;
         if (t->name) (void)tsi_name_text(t->name, name, sizeof name);
         (void)TSI_FAIL(TS_ERR_STATE,
                        "%s%s: it writes a leaf (%s) while a tape records; leaves are written under "
@@ -344,7 +370,7 @@ static void record(void *context, void *what)
     /* Without a gradient it is recorded all the same where one would be missed: backward says so.
      */
     if (!plan->op->grad && !refuses(call)) return;
-    if (refuse_leaf(call)) return;
+    if (refuse_leaf(tape, call)) return;
     int64_t number = tsi_tape_add(tape, call->in, plan->input_count, plan->output_count);
     if (number < 0) return;
     tsi_node *node = &tape->node[number];

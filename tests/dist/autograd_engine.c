@@ -458,7 +458,7 @@ static ts_tensor *by_name(const char *name, ts_tensor *x, ts_tensor *y)
 
 /* A form in place has no more what it overwrote: where the gradient needs that, backward says so;
  * where it does not, since the other factor is a constant, it is as the plain form's. */
-TS_TEST_RANKS(a_form_in_place_that_overwrote_what_it_needs, 1, 2)
+TS_TEST_RANKS(a_form_in_place_that_overwrote_what_it_needs, 1, 2, 8)
 {
     static const char *const name[] = { "mul_", "square_", "mul" };
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
@@ -484,16 +484,18 @@ TS_TEST_RANKS(a_form_in_place_that_overwrote_what_it_needs, 1, 2)
     TEST_CHECK(t, close);
 }
 
-TS_TEST_RANKS(a_leaf_that_is_written_on_a_tape_is_refused, 1, 2)
+TS_TEST_RANKS(a_leaf_that_is_written_on_a_tape_is_refused, 1, 2, 8)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
     net n;
     net_make(t, mesh, &n);
-    for (int watched = 0; watched < 2; watched++) {
+    for (int way = 0; way < 4; way++) { /* itself, or a view of a view of it */
+        int watched = way & 1;
         ts_scope caught =
             ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
         ts_tape_begin(t->me);
         ts_tensor *leaf = watched ? ts_watch(input_of(mesh)) : n.p;
+        if (way > 1) leaf = ts_transpose(ts_unsqueeze(leaf, 0), 1, 2);
         TEST_CHECK(t, !ts_tril_(leaf, 0));
         TEST_SAYS(t, ts_rank_error(t->me)->text,
                   watched ? "tril_: it writes a leaf (a watched tensor) while a tape records"
