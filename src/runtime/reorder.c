@@ -151,30 +151,44 @@ static bool has_touches(const matching *m, const tsi_action *bucket, const tsi_a
     return true;
 }
 
+/* Is it one that the pass could have taken, and are its touches the bucket's? */
 static bool goes_in(const matching *m, const tsi_action *bucket, int32_t at)
 {
     const tsi_action *a = &m->from->action[at];
     return m->place[at] < 0 && a->kind == bucket->kind && a->channel == bucket->channel &&
-           a->group >= 0 &&
+           a->group >= 0 && a->queue != 0 && a->bytes > 0 &&
+           strcmp(m->recorded->queue[a->queue], m->given->queue[bucket->queue]) == 0 &&
            strcmp(m->recorded->group[a->group].name, m->given->group[bucket->group].name) == 0 &&
            has_touches(m, bucket, a);
 }
 
+/* Those that touch something, or those that do not, as far as there are bytes of the bucket left:
+ * *bytes. Returns how many touches they have; -1: one is not there. */
+static int32_t fill_bucket(matching *m, const tsi_action *bucket, int32_t place, bool touches,
+                           int64_t *bytes)
+{
+    int32_t count = 0;
+    for (int32_t at = next_move(m, m->moves); *bytes > 0 && at < m->from->action_count;
+         at = next_move(m, at + 1)) {
+        const tsi_action *a = &m->from->action[at];
+        if ((a->touch_count > 0) != touches || a->bytes > *bytes || !goes_in(m, bucket, at))
+            continue;
+        if (find_line(m, m->line[at]) != at) return -1;
+        m->place[at] = place;
+        *bytes -= a->bytes;
+        count += a->touch_count;
+    }
+    return count;
+}
+
 /* A bucket is operations that were recorded and did not come yet, as many as have its bytes and
- * touches. */
+ * touches. What touches nothing says least about where it belongs: it comes last. */
 static bool match_bucket(matching *m, const tsi_action *bucket, int32_t place)
 {
-    int64_t bytes = 0;
-    int32_t touches = 0;
-    for (int32_t at = next_move(m, m->moves); bytes < bucket->bytes && at < m->from->action_count;
-         at = next_move(m, at + 1)) {
-        if (!goes_in(m, bucket, at)) continue;
-        if (find_line(m, m->line[at]) != at) return false;
-        m->place[at] = place;
-        bytes += m->from->action[at].bytes;
-        touches += m->from->action[at].touch_count;
-    }
-    return bytes == bucket->bytes && touches == bucket->touch_count;
+    int64_t bytes = bucket->bytes;
+    int32_t touches = fill_bucket(m, bucket, place, true, &bytes);
+    return touches == bucket->touch_count && fill_bucket(m, bucket, place, false, &bytes) == 0 &&
+           bytes == 0;
 }
 
 /* The recorded operation that a first part is of; -1: none. */

@@ -199,6 +199,71 @@ TS_TEST_RANKS(buckets_of_what_begins_early, 2, 3)
     TEST_SAY(t, joined > 20, "%lld operations", (long long)joined);
 }
 
+typedef struct rolled {
+    ts_rank *me;
+    ts_tensor *x, *y, *to;
+} rolled;
+
+/* What roll sends touches no value, and stands between two that go as one. */
+static ts_status roll_step(void *context)
+{
+    const rolled *r = context;
+    ts_scope scope = ts_scope_open(r->me, NULL);
+    ts_tensor *a = ts_redistribute(r->x, "S(1)");
+    ts_tensor *b = ts_roll(a, (int64_t[]){ 1 }, (int64_t[]){ 1 }, 1);
+    ts_tensor *c = ts_redistribute(r->y, "S(1)");
+    ts_tensor *sum = ts_add(ts_add(a, b), c);
+    ts_status status = ts_foreach_copy((ts_list){ &r->to, 1 }, (ts_list){ &sum, 1 });
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+/* The last operation that has a queue begins right behind the first. */
+static void begin_behind_first(test *t, tsi_step_list *list)
+{
+    int32_t order[64], first = -1, last = -1, at = 0;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        if (list->action[i].group < 0 || list->action[i].queue == 0) continue;
+        if (first < 0) first = i;
+        last = i;
+    }
+    TEST_CHECK(t, first >= 0 && last > first && list->action_count <= 64);
+    for (int32_t i = 0; i < list->action_count; i++) {
+        if (i != last) order[at++] = i;
+        if (i == first) order[at++] = last;
+    }
+    TEST_OK(t, tsi_list_permute(list, order));
+}
+
+TS_TEST_RANKS(operations_without_values_stay_out_of_buckets, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_shape shape = TS_SHAPE(SIDE, SIDE);
+    if (keeps_order(t, mesh)) return;
+    rolled r = { t->me, ts_rand(mesh, TS_DTYPE_F32, shape, "S(0)"),
+                 ts_rand(mesh, TS_DTYPE_F32, shape, "S(0)"),
+                 ts_zeros(mesh, TS_DTYPE_F32, shape, "S(1)") };
+    ts_program *program = NULL;
+    ts_step_order is = TS_INIT(ts_step_order);
+    ts_step *step = ts_step_record(t->me, roll_step, &r);
+    ts_tensor *was = ts_clone(r.to);
+    int64_t moves = 0;
+    double far = NAN;
+    TEST_OK(t, ts_step_program(step, &program));
+    for (int32_t i = 0; i < program->step->list_count; i++)
+        begin_behind_first(t, &program->step->list[i]);
+    TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
+    TEST_EQ(t, moves, 2);
+    TEST_OK(t, ts_step_reorder(step, program, 1 << 20, &is));
+    TEST_CHECK(t, is.taken && is.ahead == 1);
+    TEST_OK(t, ts_foreach_zero((ts_list){ &r.to, 1 }));
+    TEST_OK(t, ts_step_replay(step));
+    TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(ts_sub(r.to, was)), NULL, 0, 0), &far));
+    TEST_SAY(t, far == 0, "off by %g", far);
+    ts_program_destroy(program);
+    ts_step_destroy(step);
+}
+
 /* ---- collectives of the caller's own --------------------------------------------------------- */
 
 enum { OWN = 5, OWN_ROWS = 4, OWN_COLUMNS = 3, OWN_RANKS = 3 };
