@@ -17,6 +17,7 @@
 #include "op/core/dispatch.h"
 #include "op/core/list.h"
 #include "runtime/recording.h"
+#include "tensor/move.h"
 
 /* ---- actions --------------------------------------------------------------------------------- */
 
@@ -160,14 +161,81 @@ static bool needs_others(const tsi_moved *moved)
     return false;
 }
 
+/* Touches of operations that are not written yet, while another action is written before them. */
+typedef struct aside {
+    tsi_touch *touch;
+    const char **form;
+    int64_t count, touch_capacity, form_capacity;
+} aside;
+
+static aside set_aside(tsi_recording *r)
+{
+    aside of = { r->touch, r->form, r->touch_count, r->touch_capacity, r->form_capacity };
+    r->touch = NULL;
+    r->form = NULL;
+    r->touch_count = r->touch_capacity = r->form_capacity = 0;
+    return of;
+}
+
+static void take_back(tsi_recording *r, const aside *of)
+{
+    tsi_free(r->touch);
+    tsi_free(r->form);
+    r->touch = of->touch;
+    r->form = of->form;
+    r->touch_count = of->count;
+    r->touch_capacity = of->touch_capacity;
+    r->form_capacity = of->form_capacity;
+}
+
+/* With what was touched since they were set aside. */
+static void append_before(tsi_recording *r, const char *what)
+{
+    tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
+    char name[TSI_RECORDING_NAME], place[TSI_RECORDING_NAME];
+    name_in_scope(r->rank, what, name);
+    action.what = name;
+    tsi_recording_place(r->rank, place, &action);
+    tsi_recording_append_with(r, &action, tsi_recording_works_before(r));
+}
+
+/* Operations read a copy of a tensor that was made before they began: the tensor may go while they
+ * are under way. */
+static void read_copy(tsi_recording *r, const ts_tensor *from)
+{
+    aside others = set_aside(r);
+    tsi_recording_touch(r, from, TSI_READS);
+    int32_t copy = r->touch_count > 0 ? tsi_recording_round(r) : -1;
+    const char *form = copy >= 0 ? r->form[0] : NULL;
+    tsi_recording_touch_as(r, copy, TSI_MAKES, form);
+    if (copy >= 0) append_before(r, "copy");
+    take_back(r, &others);
+    tsi_recording_touch_as(r, copy, TSI_READS, form);
+}
+
 /* Several tensors may move by the same operations: they are told one after another. */
 static int32_t move_by_others(tsi_recording *r, const tsi_moved *moved)
 {
-    tsi_recording_issued_along(r, moved->from);
+    const tsi_move *move = moved->to->move;
+    tsi_recording_issued_along(r, moved);
     r->told = true;
     r->hidden = r->hidden || moved->implicit;
-    tsi_recording_touch(r, moved->from, TSI_READS);
+    if (move && !tsi_move_holds(move, moved->from->array->storage))
+        read_copy(r, moved->from);
+    else
+        tsi_recording_touch(r, moved->from, TSI_READS);
     return tsi_recording_made(r, moved->to, "move");
+}
+
+/* One of several tensors stays where it is while operations carry the others. */
+static int32_t move_beside_others(tsi_recording *r, const tsi_moved *moved)
+{
+    aside others = set_aside(r);
+    tsi_recording_touch(r, moved->from, TSI_READS);
+    int32_t to = tsi_recording_made(r, moved->to, "move");
+    append_before(r, "redistribute");
+    take_back(r, &others);
+    return to;
 }
 
 static int32_t move_alone(tsi_recording *r, const tsi_moved *moved)
@@ -190,7 +258,10 @@ static void hear_move(void *context, void *what)
     tsi_recording *r = context;
     const tsi_moved *moved = what;
     bool by_others = tsi_recording_any_issued(r) && (!r->told || needs_others(moved));
-    int32_t to = by_others ? move_by_others(r, moved) : move_alone(r, moved);
+    bool stays = !moved->to->move && tsi_recording_under_way(r);
+    int32_t to = stays       ? move_beside_others(r, moved)
+                 : by_others ? move_by_others(r, moved)
+                             : move_alone(r, moved);
     if (to < 0 || !moved->implicit) return;
     TSI_ASSERT(r->all[r->all_count - 1]->value == to); /* entered last */
     r->all[r->all_count - 1]->implicit = true;
@@ -203,6 +274,8 @@ static void hear_message(void *context, void *what)
     const tsi_message *message = what;
     if (message->received)
         (void)tsi_recording_made(r, message->tensor, "received");
+    else if (tsi_array_repeats(message->tensor->array)) /* a copy goes */
+        read_copy(r, message->tensor);
     else
         tsi_recording_touch(r, message->tensor, TSI_READS);
     tsi_recording_catch_up(r);

@@ -13,33 +13,56 @@
 
 /* ---- as they are written --------------------------------------------------------------------- */
 
-/* The axes that a group lies along, as the tensor's mesh has them. */
-static void group_along(tsi_recording *r, int32_t group, const ts_tensor *t)
+/* The axes of a mesh in which members of a group differ, one bit each; 0: some are outside. */
+static uint32_t axes_of_group(const tsi_mesh_desc *mesh, const tsi_step_group *g)
 {
-    const tsi_mesh_desc *mesh = t && t->layout ? t->layout->sharding->mesh : NULL;
     int64_t first[TS_NDIM_MAX], coord[TS_NDIM_MAX];
     uint32_t differ = 0;
-    if (!mesh || group < 0 || r->status != TS_OK || r->step->group[group].along) return;
-    const tsi_step_group *g = &r->step->group[group];
-    bool inside = tsi_mesh_desc_coord(mesh, g->member[0], first);
-    for (int32_t i = 1; inside && i < g->count; i++) {
-        inside = tsi_mesh_desc_coord(mesh, g->member[i], coord);
-        for (int32_t k = 0; inside && k < mesh->ndim; k++)
+    if (!tsi_mesh_desc_coord(mesh, g->member[0], first)) return 0;
+    for (int32_t i = 1; i < g->count; i++) {
+        if (!tsi_mesh_desc_coord(mesh, g->member[i], coord)) return 0;
+        for (int32_t k = 0; k < mesh->ndim; k++)
             if (coord[k] != first[k]) differ |= 1u << k;
     }
-    char axes[TSI_RECORDING_NAME] = "";
-    size_t length = 0;
-    for (int32_t k = 0; inside && k < mesh->ndim && length < TSI_RECORDING_NAME - 24; k++)
-        if (differ >> k & 1 && mesh->name[k][0])
-            length += (size_t)snprintf(axes + length, sizeof axes - length, "%s%.16s",
-                                       length > 0 ? "+" : "", mesh->name[k]);
-    if (axes[0]) tsi_recording_fail(r, tsi_step_group_along(r->step, group, axes));
+    return differ;
 }
 
-void tsi_recording_issued_along(tsi_recording *r, const ts_tensor *t)
+/* "a+b" has the axis. */
+static bool lies_along(const char *axes, const char *axis)
 {
-    for (int64_t i = 0; i < r->issued_count; i++)
-        if (!r->issued[i].written) group_along(r, r->issued[i].action.group, t);
+    size_t length = strlen(axis);
+    for (const char *at = axes; at && *at; at += strcspn(at, "+"), at += *at == '+')
+        if (strcspn(at, "+") == length && strncmp(at, axis, length) == 0) return true;
+    return false;
+}
+
+/* A group lies along these axes too: ranks may be one axis of a mesh and another of the next. */
+static void group_along(tsi_recording *r, int32_t group, const tsi_mesh_desc *mesh, uint32_t which)
+{
+    char axes[TSI_STEP_NAME_MAX + 1] = "", axis[TSI_RECORDING_AXIS];
+    const char *has = r->step->group[group].along;
+    size_t length = has ? (size_t)snprintf(axes, sizeof axes, "%s", has) : 0, before = length;
+    for (int32_t k = 0; k < mesh->ndim; k++) {
+        tsi_recording_axis(mesh, k, axis);
+        if (!(which >> k & 1) || lies_along(axes, axis)) continue;
+        if (length + sizeof axis + 1 > sizeof axes) return;
+        length += (size_t)snprintf(axes + length, sizeof axes - length, "%s%s",
+                                   length > 0 ? "+" : "", axis);
+    }
+    if (length > before) tsi_recording_fail(r, tsi_step_group_along(r->step, group, axes));
+}
+
+void tsi_recording_issued_along(tsi_recording *r, const tsi_moved *moved)
+{
+    const ts_layout *from = moved->from->layout, *to = moved->to->layout;
+    if (!from || !to) return;
+    const tsi_mesh_desc *mesh = from->sharding->mesh;
+    bool one = mesh == to->sharding->mesh; /* else every axis may be another */
+    for (int64_t i = 0; i < r->issued_count && r->status == TS_OK; i++) {
+        int32_t group = r->issued[i].action.group;
+        if (r->issued[i].written || group < 0) continue;
+        group_along(r, group, mesh, one ? axes_of_group(mesh, &r->step->group[group]) : ~0u);
+    }
 }
 
 typedef struct told { /* what the operations that are not written yet are for */
@@ -131,6 +154,20 @@ static void write_issued(tsi_recording *r)
 bool tsi_recording_any_issued(const tsi_recording *r)
 {
     return r->issued_count > 0 && !r->issued[r->issued_count - 1].written;
+}
+
+bool tsi_recording_under_way(const tsi_recording *r)
+{
+    bool any = false;
+    for (int64_t i = 0; i < r->issued_count; i++)
+        any = any || (!r->issued[i].written && r->issued[i].work);
+    return any;
+}
+
+int64_t tsi_recording_works_before(const tsi_recording *r)
+{
+    told t = told_so_far(r);
+    return t.first < 0 ? tsi_recording_works(r) : r->issued[t.first].works - 1;
 }
 
 void tsi_recording_catch_up(tsi_recording *r)

@@ -48,24 +48,33 @@ void tsi_recording_clean(char *name)
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 
+void tsi_recording_axis(const tsi_mesh_desc *mesh, int32_t axis, char out[TSI_RECORDING_AXIS])
+{
+    if (mesh->name[axis][0])
+        (void)snprintf(out, TSI_RECORDING_AXIS, "%s", mesh->name[axis]);
+    else
+        (void)snprintf(out, TSI_RECORDING_AXIS, "%d", axis);
+}
+
 /* "fsdp:S(0)|tp:R": what each axis of the mesh does to the tensor; one of a single rank does
- * nothing, whatever its placement is called. NULL: it has none, or failed. */
+ * nothing, whatever its placement is called. NULL: it has none, is too long for a name, or failed.
+ */
 static const char *form_of(tsi_recording *r, const ts_tensor *t)
 {
-    char text[TSI_RECORDING_NAME];
+    char text[TS_NDIM_MAX * (TSI_RECORDING_AXIS + 64)], axis[TSI_RECORDING_AXIS];
     size_t length = 0;
     if (!t || !t->layout || r->status != TS_OK) return NULL;
     const ts_sharding *s = t->layout->sharding;
-    for (int32_t k = 0; k < s->ndim && length < sizeof text - 48; k++) {
-        char place[64];
+    for (int32_t k = 0; k < s->ndim; k++) {
+        char place[60];
         (void)tsi_placement_text(&s->place[k], s->mesh->size[k], 0, place, sizeof place);
         if (strchr(place, ',')) (void)snprintf(place, sizeof place, "S"); /* by a list of extents */
         if (s->mesh->size[k] == 1) (void)snprintf(place, sizeof place, "R");
-        length +=
-            (size_t)snprintf(text + length, sizeof text - length, "%s%.16s:%.24s", k ? "|" : "",
-                             s->mesh->name[k][0] ? s->mesh->name[k] : "axis", place);
+        tsi_recording_axis(s->mesh, k, axis);
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%s:%s", k ? "|" : "",
+                                   axis, place);
     }
-    if (length == 0) return NULL;
+    if (length == 0 || length > TSI_STEP_NAME_MAX) return NULL;
     const char *own = NULL;
     tsi_recording_clean(text);
     tsi_recording_fail(r, tsi_step_name(r->step, text, &own));

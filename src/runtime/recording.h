@@ -11,7 +11,8 @@
 enum {
     TSI_RECORDED_FORMS = 4,   /* of one block; a block that is seen in more says nothing */
     TSI_RECORDING_QUEUES = 3, /* groups that have one of their own */
-    TSI_RECORDING_NAME = 200  /* bytes */
+    TSI_RECORDING_NAME = 200, /* bytes */
+    TSI_RECORDING_AXIS = TSI_AXIS_NAME_MAX + 1
 };
 
 typedef struct tsi_recorded { /* a block of memory: one value of the step */
@@ -62,6 +63,8 @@ void tsi_recording_fail(tsi_recording *r, ts_status status);
 tsi_step_list *tsi_recording_list(tsi_recording *r); /* this rank's; NULL: it has none yet */
 /* Labels may have anything in them; names of a step may not. */
 void tsi_recording_clean(char *name);
+/* What an axis is called in forms: its name, or its number. */
+void tsi_recording_axis(const tsi_mesh_desc *mesh, int32_t axis, char out[TSI_RECORDING_AXIS]);
 /* What the action being written touches: a value (-1: none), in a form or (NULL) in any; a tensor
  * as it lies; a tensor that it made, whose new value is returned, or -1. */
 void tsi_recording_touch_as(tsi_recording *r, int32_t value, tsi_touch_how how, const char *form);
@@ -85,8 +88,11 @@ void tsi_recording_write_freed(tsi_recording *r);
 
 /* ---- record_operations.c */
 bool tsi_recording_any_issued(const tsi_recording *r); /* that is not written */
-/* Groups of those lie along axes of the tensor's mesh. */
-void tsi_recording_issued_along(tsi_recording *r, const ts_tensor *t);
+bool tsi_recording_under_way(const tsi_recording *r);  /* one of those, that nobody waited for */
+/* Pieces of work that were kept before the first of those. */
+int64_t tsi_recording_works_before(const tsi_recording *r);
+/* Groups of those lie along axes of the mesh that the tensor moves on. */
+void tsi_recording_issued_along(tsi_recording *r, const tsi_moved *moved);
 /* Before anything else is written: what was issued, then what was freed. */
 void tsi_recording_catch_up(tsi_recording *r);
 void tsi_recording_hear_issue(void *recording, void *issued);

@@ -43,7 +43,7 @@ tsi_move *tsi_move_retain(tsi_move *move)
 
 /* ---- who reads a block ----------------------------------------------------------------------- */
 
-static bool holds(const tsi_move *move, const tsi_storage *storage)
+bool tsi_move_holds(const tsi_move *move, const tsi_storage *storage)
 {
     bool held = false;
     for (int32_t i = 0; i < move->hold_count; i++)
@@ -57,7 +57,7 @@ static ts_status wait_for_readers(void *context, void *tensor)
     const tsi_tensor_state *state = context;
     const tsi_storage *storage = tensor ? ((const ts_tensor *)tensor)->array->storage : NULL;
     for (tsi_move *move = state->moves; move; move = move->next)
-        if (move->work && (!storage || holds(move, storage))) TSI_TRY(tsi_move_wait(move));
+        if (move->work && (!storage || tsi_move_holds(move, storage))) TSI_TRY(tsi_move_wait(move));
     return TS_OK;
 }
 
@@ -65,7 +65,7 @@ ts_status tsi_moves_ask(ts_rank *rank, const tsi_storage *storage)
 {
     const tsi_tensor_state *state = tsi_slot_get(rank, TSI_SLOT_TENSOR);
     for (tsi_move *move = state ? state->moves : NULL; move; move = move->next)
-        if (move->work && holds(move, storage)) TSI_TRY(tsi_move_wait(move));
+        if (move->work && tsi_move_holds(move, storage)) TSI_TRY(tsi_move_wait(move));
     return TS_OK;
 }
 
@@ -84,7 +84,7 @@ static void stop_asking(const tsi_move *move, tsi_storage *storage)
     const tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
     if (storage->ask != wait_for_readers) return;
     for (const tsi_move *other = state->moves; other; other = other->next)
-        if (other != move && other->work && holds(other, storage)) return;
+        if (other != move && other->work && tsi_move_holds(other, storage)) return;
     storage->ask = NULL;
 }
 

@@ -28,6 +28,8 @@ struct tsi_move {
 tsi_move *tsi_move_create(ts_rank *rank, ts_work *work /* takes */, int32_t holds);
 void tsi_move_hold(tsi_move *move, tsi_array *array); /* retains */
 void tsi_move_take(tsi_move *move, tsi_array *array /* takes */);
+/* Does it read or write there? What it does not hold of its source was copied before it began. */
+bool tsi_move_holds(const tsi_move *move, const tsi_storage *storage);
 tsi_move *tsi_move_retain(tsi_move *move);
 void tsi_move_release(tsi_move *move); /* accepts NULL; complete, or the rank keeps it */
 ts_status tsi_move_wait(tsi_move *move);

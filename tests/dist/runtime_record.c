@@ -177,6 +177,66 @@ TS_TEST_RANKS(moves_are_recorded_with_their_waits, 1, 2, 3)
     check_all(t, step);
 }
 
+/* What goes while operations are under way, because a copy of it goes to others or because it stays
+ * where it is: nothing is wrong with that. */
+TS_TEST_RANKS(sources_of_moves_may_go, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    ts_scope scope = ts_scope_open(t->me, "moves");
+    ts_tensor *x = ts_rand(mesh, TS_DTYPE_F32, TS_SHAPE(6, 6), "S(0)"), *y[3];
+    const ts_sharding *to[] = { ts_sharding_get(mesh, "S(0-1)"), ts_sharding_get(mesh, "S(1)"),
+                                ts_sharding_get(mesh, "S(0)") };
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    ts_tensor *copied = ts_redistribute(ts_transpose(ts_square(x), 0, 1), "R");
+    ts_tensor *one = ts_mean(x, (const int64_t[]){ 1 }, 1, 1);
+    ts_tensor *wide = ts_redistribute(ts_expand(one, TS_SHAPE(6, 6)), "SS(0,2)");
+    ts_tensor_drop(one);
+    ts_tensor *stays = ts_square(x), *goes = ts_exp(x);
+    TEST_OK(t, ts_redistribute_many((ts_tensor *[]){ stays, goes, x }, to, 3, y));
+    ts_tensor_drop(stays);
+    ts_tensor_drop(y[0]);
+    TEST_CHECK(t, ts_neg(x) && ts_add(x, y[2]));
+    TEST_OK(t, ts_tensor_wait(y[1]));
+    TEST_OK(t, ts_tensor_wait(wide));
+    TEST_OK(t, ts_tensor_wait(copied));
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    check_all(t, step);
+}
+
+/* Axes that have no name, long ones that begin alike, and ranks that are one axis of a mesh and
+ * another of the next. */
+TS_TEST_RANKS(axes_are_told_apart, 4)
+{
+    const char *const text[] = { "a=2, b=2", "y=2, z=2 : 0 2 1 3",
+                                 "2, 2",     "dp=2, 2",
+                                 "all=4",    "tensor_parallel_inner=2, tensor_parallel_outer=2" };
+    enum { MESHES = sizeof text / sizeof *text };
+    ts_mesh *mesh[MESHES];
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    for (int i = 0; i < MESHES; i++)
+        mesh[i] = ts_mesh_create(t->me, text[i]);
+    ts_scope scope = ts_scope_open(t->me, "axes");
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    for (int i = 0; i < 2 * MESHES; i++) {
+        ts_mesh *on = mesh[i % MESHES], *then = mesh[(i + 1) % MESHES];
+        bool line = ts_mesh_ndim(on) == 1, then_line = ts_mesh_ndim(then) == 1;
+        ts_tensor *x = ts_ones(on, TS_DTYPE_F32, TS_SHAPE(8, 8), line ? "S(0)" : "S(0), S(1)");
+        ts_tensor *inner = ts_redistribute(x, line ? "S(1)" : "S(0), R");
+        ts_tensor *outer = ts_redistribute(x, line ? "R" : "R, S(1)");
+        TEST_CHECK(t, ts_add(ts_redistribute(inner, line ? "R" : "R, R"),
+                             ts_redistribute(outer, line ? "R" : "R, R")) != NULL);
+        const ts_sharding *to = ts_sharding_get(then, then_line ? "S(1)" : "S(1), S(0)");
+        TEST_OK(t, ts_tensor_wait(ts_redistribute_to(x, to)));
+    }
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    check_all(t, step);
+}
+
 /* ---- messages -------------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(messages_are_recorded, 2, 3)
