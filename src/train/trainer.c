@@ -349,10 +349,12 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
         if (!waits) TSI_TRY(tell_step(run, &before, out, &told, &stop));
         if (tsi_trace_is_due(run, step + 1)) TSI_TRY(tsi_trace_write(run));
         TSI_TRY(tsi_state_poll(run));
+        lap(run, TSI_PHASE_OTHER, &mark);
+        /* Before the save: who goes on from that state takes the sample for written. */
+        if (stop <= 1) TSI_TRY(tsi_run_sample_step(run, step + 1, &told, &mark));
         if (!waits && save_is_due(run, step + 1, stop))
             TSI_TRY(tsi_state_save(run, step + 1, worth(run, out)));
         lap(run, TSI_PHASE_OTHER, &mark);
-        if (!stop) TSI_TRY(tsi_run_sample_step(run, step + 1, &told, &mark));
     }
     out->stopped = stop != 0;
     out->patience_ended = tsi_eval_is_over(run);

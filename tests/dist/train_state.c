@@ -281,6 +281,23 @@ TS_TEST(a_state_under_way_outlives_the_run)
     remove_folder(&f);
 }
 
+/* What is written on the way is the same in a run that was stopped where it is due. */
+TS_TEST(samples_and_norms_of_a_stopped_run)
+{
+    static const char more[] =
+        "[model]\npositions = 40\n[log]\nsample = 4\nsample_every = 3\nnorms = 3\n";
+    folder f = make_folder(t);
+    outcome whole = { 0 }, begun = { .stop_at = 3 }, rest = { 0 };
+    TEST_OK(t, train(t, &f, "whole", more, 1, &whole));
+    TEST_OK(t, train(t, &f, "parts", more, 1, &begun));
+    TEST_EQ(t, begun.result.step, 3);
+    TEST_OK(t, train(t, &f, "parts", more, 1, &rest));
+    shell(t, &f, "test $(wc -l < whole/samples.jsonl) = 2");
+    shell(t, &f, "cmp whole/samples.jsonl parts/samples.jsonl");
+    shell(t, &f, "cmp whole/norms.jsonl parts/norms.jsonl");
+    remove_folder(&f);
+}
+
 /* Repair 19: a finished run that is run again keeps its report and its log. */
 TS_TEST(a_finished_run_keeps_its_report)
 {
