@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "train/run.h"
@@ -84,6 +85,25 @@ static ts_status named(ts_status status, const tsi_source *source)
     return status;
 }
 
+/* Token files say which tokenizer made them, but others may write such files, too: another hash is
+ * told, not refused. What reads and writes text is that of the configuration. */
+static ts_status compare_tokenizer(const tsi_run *run, const char *path, const ts_loader *loader)
+{
+    const ts_train_config *c = run->config;
+    char file[TSI_CONFIG_TEXT_MAX + 32];
+    bool used = tsi_run_tokenizer(c, file, sizeof file) || c->log.sample > 0;
+    if (ts_rank_index(run->me) != 0 || !used) return TS_OK;
+    ts_tokenizer *tokenizer = NULL;
+    TSI_TRY(ts_tokenizer_open(c->data.tokenizer, &tokenizer));
+    if (ts_tokenizer_hash(tokenizer) != ts_loader_tokenizer_hash(loader))
+        tsi_log(TSI_LOG_WARN,
+                "data.tokenizer: \"%s\" did not make the tokens of \"%s\"; samples and the model's "
+                "texts may mean other tokens",
+                c->data.tokenizer, path);
+    ts_tokenizer_close(tokenizer);
+    return TS_OK;
+}
+
 ts_status tsi_run_open(tsi_run *run, const tsi_source *source, ts_loader **out)
 {
     const ts_train_config *c = run->config;
@@ -107,7 +127,12 @@ ts_status tsi_run_open(tsi_run *run, const tsi_source *source, ts_loader **out)
     options.batch = source->batch;
     options.seed = (uint64_t)c->train.seed;
     options.in_order = source->in_order;
-    return named(ts_loader_open(&options, out), source);
+    TSI_TRY(named(ts_loader_open(&options, out), source));
+    ts_status status = hash == 0 ? compare_tokenizer(run, path, *out) : TS_OK;
+    if (status == TS_OK) return TS_OK;
+    ts_loader_close(*out);
+    *out = NULL;
+    return status;
 }
 
 static ts_status open_path(tsi_run *run, const char *path, ts_loader **out)

@@ -150,6 +150,12 @@ printf 'ab' > "$work/short.txt"
 says short_path 1 'data.path: "'"$work/short.txt"'": 3 tokens are fewer' "$tessera" train "$work/a.ini" \
     --set train.output="$work/empty" --set data.path="$work/short.txt"
 printf '{"text": "a"}\n\nno json\n' > "$work/broken.jsonl"
+"$tessera" tokenize --out "$work/bytes" "$work/text.txt" > /dev/null 2>&1
+says other_tokenizer 0 'hand_pieces.json" did not make the tokens of' "$tessera" train "$work/a.ini" \
+    --set train.output="$work/other" --set data.path="$work/bytes" \
+    --set data.tokenizer="$root/tests/golden/tokenizer/hand_pieces.json"
+succeeds "and its own is not told" sh -c "! '$tessera' train '$work/a.ini' --set train.output='$work/own' \
+    --set data.path='$work/bytes' --set log.sample=2 2>&1 | grep 'did not make'"
 says broken_lines 1 'broken.jsonl, line 3: JSON, line 1, column 1' "$tessera" train "$work/a.ini" \
     --set train.output="$work/empty" --set data.path="$work/broken.jsonl"
 traced() { [ "$(grep -c '"name":"fused_adamw' "$work/ended/trace.json")" = "$1" ]; }
