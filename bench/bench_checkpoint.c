@@ -11,6 +11,7 @@
  * writes that of a tensor, as loads and saves do, copies that of the host, as saves behind do. */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -506,8 +507,18 @@ static int plan_lines(bench *b)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
+{
+    (void)about, (void)kind, (void)where;
+    return remove(path);
+}
+
 static int run(bench *b)
 {
+    enum { NAME_BYTES = 100 }; /* of what is written in it */
+    if (strlen(b->directory) >= PATH_BYTES - NAME_BYTES)
+        return cli_fail_usage("bench checkpoint", "--directory: has more than %d bytes",
+                              PATH_BYTES - NAME_BYTES - 1);
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "threads";
     options.rank_count = b->ranks;
@@ -515,9 +526,8 @@ static int run(bench *b)
     if (mkdir(b->directory, 0777) != 0)
         return cli_fail("bench checkpoint", "%s: %s", b->directory, strerror(errno));
     ts_status status = ts_launch_with(&options, work, b, b->error, sizeof b->error);
-    char command[PATH_BYTES + 16];
-    snprintf(command, sizeof command, "rm -rf '%s'", b->directory);
-    if (system(command) != 0) fprintf(stderr, "%s stays\n", b->directory);
+    if (nftw(b->directory, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0)
+        fprintf(stderr, "%s stays\n", b->directory);
     return status == TS_OK ? -1 : cli_fail("bench checkpoint", "%s", b->error);
 }
 
@@ -546,5 +556,7 @@ int cli_bench_checkpoint(int argc, char **argv)
     b.bytes = (b.bytes + unit - 1) / unit * unit;
     code = run(&b);
     if (code < 0 && is_asked_for(&b, PLAN)) code = plan_lines(&b);
+    if (code < 0 && b.lines.count == 0)
+        return cli_fail_usage("bench checkpoint", "--only: no line has \"%s\" in its name", b.only);
     return code < 0 ? bench_lines_print(&b.lines, json) : code;
 }

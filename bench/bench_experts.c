@@ -393,5 +393,7 @@ int cli_bench_experts(int argc, char **argv)
         status = bench_launch(self.threads, self.ranks, all_ranks, &self, error, sizeof error);
     if (status != TS_OK) return cli_fail("bench experts", "%s", error);
     if (self.layer > 0) measure_rival(&self);
+    if (self.lines.count == 0)
+        return cli_fail_usage("bench experts", "--only: no line has \"%s\" in its name", self.only);
     return bench_lines_print(&self.lines, self.json);
 }

@@ -57,6 +57,13 @@ says "cat: a name that is not there" 2 "has no tensor" "$tessera" ckpt cat "$b" 
 says "a directory that is not there" 2 "there is nothing" "$tessera" ckpt verify "$work/nowhere"
 says "bad usage" 2 "did you mean verify" "$tessera" ckpt verfy "$b"
 
+# ---- the bench removes what it made and nothing else, whatever it is called ----------------------------------------
+mkdir "$work/it"
+says "bench checkpoint of no line" 2 '--only: no line has "nothing"' \
+    "$tessera" bench checkpoint --size 1MiB --ranks 1 --only nothing --directory "$work/it' 's"
+[ -d "$work/it" ] && [ ! -e "$work/it' 's" ] && pass "its folder is gone, others stay" ||
+    fail "its folder is gone, others stay" "$(ls "$work")"
+
 # ---- wrong inputs: one sentence, and a code that is not 0 --------------------------------------------------------
 mkdir "$work/empty" "$work/short-index"
 echo "hello" > "$work/note.txt"

@@ -160,6 +160,7 @@ says "bench replay in another order" 0 "fsdp=2: exposed communication, reordered
     --seconds 1 --layers 1 --hidden 64 --context 8 --threads 1
 says "bench experts" 0 "dense layer of equal arithmetic" \
     "$tessera" bench experts --seconds 1 --tokens 32 --experts 4 --choices 2 --width 8 --inner 4 --json
+says "bench experts of no line" 2 '--only: no line has "nothing"' "$tessera" bench experts --only nothing
 says "bench experts of too few" 2 "9 choices of 4 experts" "$tessera" bench experts --experts 4 --choices 9
 says "bench dispatch" 0 "softmax, plan made" "$tessera" bench dispatch --calls 64 --time-only
 says "without valgrind" 0 "valgrind not found: not counted" env PATH=/nowhere "$tessera" bench dispatch --calls 64
