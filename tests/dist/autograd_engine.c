@@ -448,7 +448,6 @@ TS_TEST_RANKS(a_variable_that_got_another_value, 1, 2)
     ts_module_destroy(n.module);
 }
 
-/* Its place in the history would be the call's: it got no gradient, and nothing said so. */
 static ts_tensor *by_name(const char *name, ts_tensor *x, ts_tensor *y)
 {
     ts_tensor *in[] = { x, y }, *out = NULL;
@@ -484,6 +483,7 @@ TS_TEST_RANKS(a_form_in_place_that_overwrote_what_it_needs, 1, 2, 8)
     TEST_CHECK(t, close);
 }
 
+/* Its place in the history would be the call's: it got no gradient, and nothing said so. */
 TS_TEST_RANKS(a_leaf_that_is_written_on_a_tape_is_refused, 1, 2, 8)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
