@@ -408,7 +408,8 @@ static ts_status find_paths(ts_train_config *config, const char *file)
             TSI_TRY(find_list(config, file, slash, &at));
             continue;
         }
-        if (value[0] == '/') continue;
+        bool built_in = value == config->data.tokenizer && strcmp(value, "byte") == 0;
+        if (value[0] == '/' || built_in) continue;
         int length = snprintf(joined, sizeof joined, "%.*s/%s", (int)(slash - file), file, value);
         if (length < (int)sizeof joined && path_is_there(joined))
             TSI_TRY(set_key(config, &keys[i], joined, &at));

@@ -298,6 +298,8 @@ says "repair 21: data.path beside the file" 0 "done after step 4" from_elsewhere
 succeeds "the output is in the working directory" test -s "$work/elsewhere/out/train.jsonl"
 rm -r "$work/deep/er" && mkdir "$work/elsewhere/er" && cp "$work/text.txt" "$work/elsewhere/er"
 says "repair 21: else in the working directory" 0 "done after step 4" from_elsewhere
+: > "$work/deep/byte-00000.bin" # token files of that name are no tokenizer
+says "the tokenizer of bytes is no file" 0 "done after step 4" from_elsewhere
 
 # ---- repair 32: blanks of tokens that are written one by one -------------------------------------------------------
 says "a run with marked blanks" 0 "done after step 4" "$tessera" train "$work/a.ini" --set train.output="$work/marked" \
