@@ -62,6 +62,9 @@ static ts_status share_out(tsi_mix *mix, const double *weight)
                             weight[i]);
         sum += weight[i];
     }
+    if (!isfinite(sum))
+        return TSI_FAIL(TS_ERR_ARG, "ts_loader_mix: the weights add up to %g; take smaller ones",
+                        sum);
     for (int64_t i = 0; i < mix->count; i++) {
         mix->share[i] = (int64_t)llround(weight[i] / sum * TURNS);
         if (mix->share[i] < 1) mix->share[i] = 1;

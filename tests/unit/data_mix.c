@@ -66,8 +66,10 @@ TS_TEST(shares_and_order)
     TEST_EQ(t, seen[0], 350);
     TEST_EQ(t, ts_loader_tokens(mix), 100 + 140 + 180);
     ts_loader_close(mix);
-    const double bad[SOURCES] = { 1, 0, 1 };
+    const double bad[SOURCES] = { 1, 0, 1 }, huge[SOURCES] = { 1e308, 1.5e308, 1e308 };
     TEST_CHECK(t, ts_loader_mix(alone, bad, SOURCES, BATCH, &mix) == TS_ERR_ARG);
+    TEST_CHECK(t, ts_loader_mix(alone, huge, SOURCES, BATCH, &mix) == TS_ERR_ARG);
+    TEST_SAYS(t, ts_last_error(), "the weights add up to inf");
     for (int i = 0; i < SOURCES; i++)
         ts_loader_close(alone[i]);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
