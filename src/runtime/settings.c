@@ -135,6 +135,15 @@ static ts_status settle(const char *option, const char *variable, int64_t high, 
     return number_from_environment(variable, 1, high, otherwise, field);
 }
 
+/* Numbers that are read where they are used, at a time when nobody could refuse them. */
+static ts_status check_others(void)
+{
+    enum { THREADS_MAX = 1024 };
+    int64_t number;
+    TSI_TRY(number_from_environment("TESSERA_THREADS", 1, THREADS_MAX, 1, &number));
+    return number_from_environment("TESSERA_QUEUE_SEED", 0, INT64_MAX, 1, &number);
+}
+
 ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *out)
 {
     *out = (tsi_settings){ .user = TS_INIT(ts_world_options) };
@@ -162,6 +171,7 @@ ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *ou
     const char *device = getenv("TESSERA_DEVICE");
     if (user->device == NULL && device != NULL && device[0] != '\0') user->device = device;
     TSI_TRY(settle("handles_kept", "TESSERA_HANDLES_KEPT", INT64_MAX, 0, &user->handles_kept));
+    TSI_TRY(check_others());
     out->trace = getenv("TESSERA_TRACE");
     if (out->trace != NULL && out->trace[0] == '\0') out->trace = NULL;
     return TS_OK;

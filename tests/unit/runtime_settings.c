@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options, command line and environment: what is chosen, and what is refused with which words. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "harness/test.h"
@@ -59,6 +60,29 @@ TS_TEST(settings_ranks_refused)
     TEST_STATUS(t, tsi_settings_resolve(TS_OPTIONS(ts_world_options, .rank_count = -4), &s),
                 TS_ERR_ARG);
     TEST_SAYS(t, ts_last_error(), "-4");
+}
+
+/* Those that are read later are refused as early. */
+TS_TEST(settings_others_refused)
+{
+    static const char *const row[][3] = { { "TESSERA_THREADS", "1024", "1025" },
+                                          { "TESSERA_THREADS", "", "0" },
+                                          { "TESSERA_THREADS", "2", "two" },
+                                          { "TESSERA_QUEUE_SEED", "0", "-1" },
+                                          { "TESSERA_QUEUE_SEED", "7", "7x" } };
+    clean_environment();
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        tsi_settings s;
+        const char *before = getenv(row[i][0]);
+        char kept[64];
+        snprintf(kept, sizeof kept, "%s", before != NULL ? before : "");
+        setenv(row[i][0], row[i][1], 1);
+        TEST_OK(t, tsi_settings_resolve(NULL, &s));
+        setenv(row[i][0], row[i][2], 1);
+        TEST_STATUS(t, tsi_settings_resolve(NULL, &s), TS_ERR_ARG);
+        TEST_SAYS(t, ts_last_error(), row[i][0]);
+        setenv(row[i][0], kept, 1);
+    }
 }
 
 TS_TEST(settings_engine)
