@@ -287,9 +287,11 @@ static ts_status encode_line(job *j, const char *line, size_t length)
         return status;
     }
     const char *text = ts_json_text(ts_json_member(ts_json_root(document), key), NULL);
-    status = text ? encode_text(j, text, strlen(text), true, true)
-                  : TSI_FAIL(TS_ERR_IO, "%s, line %lld: the object has no text \"%s\"", path,
-                             (long long)line_at(path, at), key);
+    if (!text)
+        status = TSI_FAIL(TS_ERR_IO, "%s, line %lld: the object has no text \"%s\"", path,
+                          (long long)line_at(path, at), key);
+    else if (*text) /* as of files, nothing is written for one that is empty */
+        status = encode_text(j, text, strlen(text), true, true);
     ts_json_release(document);
     return status;
 }
