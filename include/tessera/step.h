@@ -17,8 +17,10 @@
  *
  * Random operators draw on: each replay as the next step would. Refused with a sentence, because it
  * would not be the same step: values that cross to or from the host inside the function (make
- * inputs before, read results after), waits for what was issued before, memory or states that ranks
- * make together. Shapes are those of the recording. No step is recorded or run in a batch (comm.h).
+ * inputs before, read results after), variables that are read and then given another value
+ * (ts_tensor_write: change them in place), waits for what was issued before, memory or states that
+ * ranks make together. Shapes are those of the recording. No step is recorded or run in a batch
+ * (comm.h).
  *
  * The step borrows modules, optimizers and meshes: they outlive it.
  *

@@ -358,6 +358,7 @@ static void destroy(tsi_recording *r)
     tsi_free(r->touch);
     tsi_free(r->form);
     tsi_free(r->freed);
+    tsi_free(r->rewritten);
     tsi_map_release(&r->blocks);
     tsi_step_destroy(r->step);
     tsi_free(r);
@@ -377,6 +378,7 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
                                          [TSI_NEWS_AGREE] = tsi_recording_hear_agree,
                                          [TSI_NEWS_FILL] = hear_fill,
                                          [TSI_NEWS_MOVE] = hear_move,
+                                         [TSI_NEWS_WRITE] = tsi_recording_hear_write,
                                          [TSI_NEWS_MESSAGE] = hear_message,
                                          [TSI_NEWS_CALL] = hear_call,
                                          [TSI_NEWS_LIST] = hear_list } };
@@ -429,6 +431,7 @@ ts_status tsi_record_end(tsi_recording *r, tsi_step **out)
     if (!r) return TS_OK;
     tsi_observers_remove(&r->rank->observers, &r->hears);
     settle(r);
+    if (r->status == TS_OK) r->status = tsi_recording_check_writes(r);
     ts_status status = r->status;
     if (status == TS_OK) {
         *out = r->step;

@@ -227,3 +227,38 @@ int32_t tsi_recording_round(tsi_recording *r)
     tsi_recording_fail(r, tsi_step_value(r->step, r->rank->index, &value, &made->value));
     return r->status == TS_OK ? made->value : -1;
 }
+
+/* ---- variables ------------------------------------------------------------------------------- */
+
+void tsi_recording_hear_write(void *context, void *what)
+{
+    tsi_recording *r = context;
+    const ts_tensor *v = what;
+    const tsi_recorded *b = r->held ? tsi_recording_find(r, v->array->storage) : NULL;
+    const tsi_step_list *list = tsi_recording_list(r);
+    if (!b || !list || !(list->value[b->value].life & TSI_LIFE_TAKEN)) return;
+    tsi_action at = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
+    char place[TSI_RECORDING_NAME];
+    tsi_recording_place(r->rank, place, &at);
+    tsi_rewritten one = { v, v->array->storage, NULL };
+    if (at.place) tsi_recording_fail(r, tsi_step_name(r->step, at.place, &one.place));
+    tsi_recording_fail(r, tsi_room(&r->rewritten, r->rewritten_count, &r->rewritten_capacity,
+                                   sizeof *r->rewritten, "the recording of a step"));
+    if (r->status == TS_OK) r->rewritten[r->rewritten_count++] = one;
+}
+
+/* Ranks without a block of it do not know: so the others are told. */
+ts_status tsi_recording_check_writes(const tsi_recording *r)
+{
+    for (int64_t i = 0; i < r->rewritten_count; i++) {
+        const tsi_rewritten *one = &r->rewritten[i];
+        const ts_tensor *v = one->variable;
+        if (v->ended || !v->array || v->array->storage == one->was) continue;
+        return TSI_FAIL_BLAST(
+            TS_BLAST_LOCAL, TS_ERR_STATE,
+            "step: a variable that it reads gets another block (ts_tensor_write%s%s); run again it "
+            "would read the old one: change it in place, as ts_foreach_copy does",
+            one->place ? " behind " : "", one->place ? one->place : "");
+    }
+    return TS_OK;
+}

@@ -35,6 +35,12 @@ typedef struct tsi_pending { /* an operation that was issued */
     int64_t wait_of;     /* it is that wait, for the one of this number; -1: an operation */
 } tsi_pending;
 
+typedef struct tsi_rewritten { /* a variable that the step read and then gave another value */
+    const ts_tensor *variable;
+    const tsi_storage *was; /* where it lay before the step */
+    const char *place;      /* of the call; a name of the step, or NULL */
+} tsi_rewritten;
+
 struct tsi_recording {
     ts_rank *rank;
     tsi_step *step;
@@ -52,6 +58,8 @@ struct tsi_recording {
     tsi_touch *touch;  /* of the action being written */
     const char **form; /* as which it sees them */
     int64_t touch_count, touch_capacity, form_capacity;
+    tsi_rewritten *rewritten;
+    int64_t rewritten_count, rewritten_capacity;
     double flops, bytes_us, flops_us; /* so far; what a kernel does in a microsecond, or 0 */
     tsi_touch *freed;                 /* not written yet */
     int64_t freed_count, freed_capacity;
@@ -71,6 +79,10 @@ void tsi_recording_touch_as(tsi_recording *r, int32_t value, tsi_touch_how how, 
 void tsi_recording_touch_value(tsi_recording *r, int32_t value, tsi_touch_how how);
 void tsi_recording_touch(tsi_recording *r, const ts_tensor *t, tsi_touch_how how);
 int32_t tsi_recording_made(tsi_recording *r, const ts_tensor *t, const char *maker);
+/* A variable is about to get another value. */
+void tsi_recording_hear_write(void *recording, void *variable);
+/* Refuses a step that reads where a variable lay before it, which is elsewhere after it. */
+ts_status tsi_recording_check_writes(const tsi_recording *r);
 /* What one round of a move leaves for the next: nothing that the rank counts as memory. -1: failed.
  */
 int32_t tsi_recording_round(tsi_recording *r);

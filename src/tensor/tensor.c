@@ -427,6 +427,7 @@ ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value)
     if (value->rank != rank) /* its counts are touched by its own thread alone (INV-16) */
         return TSI_FAIL(TS_ERR_ARG, "write: the value is of rank %lld, the variable of rank %lld",
                         (long long)value->rank->index, (long long)rank->index);
+    if (variable->layout) tsi_tell(rank, TSI_NEWS_WRITE, variable);
     rebind(variable, value);
     return ts_rank_status(rank);
 }

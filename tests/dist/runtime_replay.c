@@ -559,12 +559,12 @@ TS_TEST_RANKS(moves_end_outside_of_other_work, 2, 3)
 typedef struct bad {
     ts_rank *me;
     ts_mesh *mesh;
-    ts_tensor *x;
+    ts_tensor *x, *variable;
     ts_step *other;
     int32_t what;
 } bad;
 
-enum { READS, WRITES, RECORDS, REPLAYS, FAILS, TELLS, SHARES, STATES, BADS };
+enum { READS, WRITES, RECORDS, REPLAYS, FAILS, TELLS, SHARES, STATES, REBINDS, BADS };
 
 static ts_status bad_step(void *context)
 {
@@ -579,6 +579,8 @@ static ts_status bad_step(void *context)
         return ts_symmetric_alloc(ts_group_world(b->me), 8, NULL) ? TS_OK : ts_rank_status(b->me);
     case STATES:
         return ts_state_create(b->mesh) ? TS_OK : ts_rank_status(b->me);
+    case REBINDS:
+        return ts_tensor_write(b->variable, ts_add(b->variable, b->x));
     case READS:
         return ts_tensor_item(ts_sum(b->x, NULL, 0, 0), &number);
     case WRITES:
@@ -609,8 +611,11 @@ TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1)
         [TELLS] = "its program: a step is recorded",
         [SHARES] = "symmetric memory: a step is recorded",
         [STATES] = "state: a step is recorded",
+        [REBINDS] = "a variable that it reads gets another block",
     };
     b.other = ts_step_record(t->me, empty_step, NULL);
+    b.variable = ts_variable(t->me);
+    TEST_OK(t, ts_tensor_write(b.variable, ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(3), "R")));
     for (b.what = 0; b.what < BADS; b.what++) {
         if (b.what == REPLAYS) continue;
         ts_scope scope = ts_scope_open(t->me, NULL);
@@ -624,6 +629,37 @@ TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1)
     ts_step_destroy(b.other);
     TEST_CHECK(t, ts_step_record(t->me, NULL, NULL) == NULL);
     TEST_OK(t, ts_rank_recover(t->me));
+    ts_tensor_release(b.variable);
+}
+
+/* A variable may show what the step made, if its old value is not read in it. */
+static ts_status shows(void *context)
+{
+    const bad *b = context;
+    ts_scope scope = ts_scope_open(b->me, NULL);
+    ts_status status = ts_tensor_write(b->variable, ts_square(b->x));
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+TS_TEST_RANKS(variables_show_what_a_step_makes, 1, 2)
+{
+    bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*"), .variable = ts_variable(t->me) };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    b.x = ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4), "S(0)");
+    TEST_OK(t, shows(&b));
+    ts_step *step = ts_step_record(t->me, shows, &b);
+    TEST_SAY(t, step != NULL, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    for (int i = 2; step && i < 5; i++) {
+        double sum = 0;
+        TEST_OK(t, ts_step_input(step, b.x, ts_full(i, b.mesh, TS_DTYPE_F32, TS_SHAPE(4), "S(0)")));
+        TEST_OK(t, ts_step_replay(step));
+        TEST_OK(t, ts_tensor_item(ts_sum(b.variable, NULL, 0, 0), &sum));
+        TEST_SAY(t, sum == 4.0 * i * i, "%g", sum);
+    }
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+    ts_tensor_release(b.variable);
 }
 
 /* A slot takes what it was recorded with: another shape, dtype or layout is refused, as is a tensor
