@@ -20,30 +20,38 @@
 
 enum { EDGE = 3, SHOWN_MAX = 4096 };
 
-/* Which indices of each dim are shown: all, or EDGE at both ends. */
+/* Which indices of each dim are shown: all, or some at both ends. */
 typedef struct shown {
-    int32_t ndim;
+    int32_t ndim, edge;          /* at each end: EDGE, fewer where dims are many */
     int64_t extent[TS_NDIM_MAX]; /* how many are shown */
     int64_t total[TS_NDIM_MAX];  /* of how many */
     int64_t count;
 } shown;
 
-static shown shown_of(const ts_shape *shape)
+static shown shown_with(const ts_shape *shape, int32_t edge)
 {
-    shown s = { .ndim = shape->ndim, .count = 1 };
+    shown s = { .ndim = shape->ndim, .edge = edge, .count = 1 };
     bool small = ts_shape_count(shape) >= 0 && ts_shape_count(shape) <= 1000;
     for (int32_t d = 0; d < shape->ndim; d++) {
         int64_t n = shape->extent[d];
         s.total[d] = n;
-        s.extent[d] = small || n <= 2 * EDGE ? n : 2 * EDGE;
+        s.extent[d] = small || n <= 2 * edge ? n : 2 * edge;
         s.count *= s.extent[d];
     }
     return s;
 }
 
+static shown shown_of(const ts_shape *shape)
+{
+    shown s = shown_with(shape, EDGE);
+    while (s.count > SHOWN_MAX) /* with one at each end there are 2^8 at most */
+        s = shown_with(shape, s.edge - 1);
+    return s;
+}
+
 static int64_t shown_index(const shown *s, int32_t dim, int64_t place)
 {
-    if (s->extent[dim] == s->total[dim] || place < EDGE) return place;
+    if (s->extent[dim] == s->total[dim] || place < s->edge) return place;
     return s->total[dim] - s->extent[dim] + place;
 }
 
@@ -124,7 +132,7 @@ static ts_status contribute_image(ts_tensor *t, const shown *s, numbers *values)
     return status;
 }
 
-/* Every member gets all shown values. */
+/* Every member gets all shown values: words of bits and zeros add up to the bits, of -0 too. */
 static ts_status collect(ts_tensor *t, const shown *s, numbers *values)
 {
     if (is_first_replica(t)) TSI_TRY(contribute_image(t, s, values));
@@ -132,8 +140,8 @@ static ts_status collect(ts_tensor *t, const shown *s, numbers *values)
     if (!group) return ts_rank_status(t->rank);
     ts_array array = TS_INIT(ts_array);
     array.data = values->data;
-    array.meta.dtype = values->dtype;
-    array.meta.shape = TS_SHAPE(s->count);
+    array.meta.dtype = TS_DTYPE_I64;
+    array.meta.shape = TS_SHAPE(s->count * (int64_t)(values->bytes / sizeof(int64_t)));
     return ts_group_all_reduce(group, &array, &array, TS_REDUCE_SUM, NULL);
 }
 
@@ -183,7 +191,7 @@ static void print_dim(printer *p, int32_t dim)
         bool last = dim == p->s->ndim - 1;
         if (i > 0) tsi_text_add(p->text, last ? " " : "\n");
         if (i > 0 && !last) tsi_text_printf(p->text, "%*s", dim + 1, "");
-        if (i == EDGE && p->s->extent[dim] < p->s->total[dim]) {
+        if (i == p->s->edge && p->s->extent[dim] < p->s->total[dim]) {
             tsi_text_add(p->text, last ? "... " : "...\n");
             if (!last) tsi_text_printf(p->text, "%*s", dim + 1, "");
         }
@@ -195,7 +203,6 @@ static void print_dim(printer *p, int32_t dim)
 static ts_status tensor_text(ts_tensor *t, tsi_text *text)
 {
     shown s = shown_of(&t->layout->shape);
-    if (s.count > SHOWN_MAX) return TSI_FAIL(TS_ERR_SHAPE, "text: too many dims to print");
     numbers values = { .dtype = carrier_of((ts_dtype)t->dtype) };
     values.bytes = ts_dtype_size(values.dtype);
     values.data = tsi_calloc((size_t)s.count, values.bytes);

@@ -275,3 +275,22 @@ TS_TEST_RANKS(ranges_of_random_numbers_are_refused_alike, 1, 3)
         TEST_STATUS(t, ts_scope_close(scope), k / 2 == 2 ? TS_ERR_DTYPE : TS_ERR_ARG);
     }
 }
+
+/* The same text on any number of ranks: of -0, and of tensors of many dims. */
+TS_TEST_RANKS(texts_are_those_of_one_rank, 1, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    char text[16384];
+    TEST_OK(t, ts_tensor_text(ts_full(-0.0, mesh, TS_DTYPE_F32, TS_SHAPE(2), "S(0)"), text,
+                              sizeof text));
+    TEST_SAYS(t, text, "[-0 -0]");
+    ts_shape wide = { .ndim = 8 };
+    for (int32_t d = 0; d < 8; d++)
+        wide.extent[d] = d == 7 ? 9 : 3;
+    TEST_OK(t, ts_tensor_text(ts_ones(mesh, TS_DTYPE_U8, wide, "S(7)"), text, sizeof text));
+    TEST_SAYS(t, text, "[1 ... 1]");
+    TEST_OK(t, ts_tensor_text(ts_arange(mesh, TS_DTYPE_I64, TS_SHAPE(7, 7, 7, 7, 7), "S(0)", NULL),
+                              text, sizeof text));
+    TEST_SAYS(t, text, "[    0     1 ...     5     6]");
+    TEST_SAYS(t, text, "16806]");
+}
