@@ -268,8 +268,10 @@ ts_status ts_scope_close(ts_scope scope)
     tsi_rank_drain(scope.rank);
     int64_t index = frame_of(state, scope);
     ts_status status = TS_OK;
-    while (index > 0 && state->frame_count > index)
-        status = frame_close(scope.rank, state);
+    while (index > 0 && state->frame_count > index) { /* one inside may have taken an error */
+        ts_status taken = frame_close(scope.rank, state);
+        if (taken != TS_OK) status = taken;
+    }
     tsi_moves_reap(state);
     return status;
 }

@@ -294,3 +294,13 @@ TS_TEST_RANKS(texts_are_those_of_one_rank, 1, 3)
     TEST_SAYS(t, text, "[    0     1 ...     5     6]");
     TEST_SAYS(t, text, "16806]");
 }
+
+TS_TEST_RANKS(an_error_inside_is_told_by_who_closes_it, 1, 2)
+{
+    ts_scope outer = ts_scope_open(t->me, "outer");
+    (void)ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    (void)ts_scope_open(t->me, "innermost");
+    (void)ts_rank_fail(t->me, TS_ERR_ARG, "inside");
+    TEST_STATUS(t, ts_scope_close(outer), TS_ERR_ARG);
+    TEST_OK(t, ts_rank_status(t->me));
+}
