@@ -220,7 +220,7 @@ static bool has_gradient(const tsi_node *node)
 static ts_status node_hooks(tsi_node *node)
 {
     for (const tsi_grad_hook *h = node->hooks; h; h = h->next)
-        if (node->out_grad[h->output]) TSI_TRY(h->fn(node->out_grad[h->output], h->context));
+        if (node->out_grad[h->output]) TSI_TRY(tsi_grad_hook_call(h, node->out_grad[h->output]));
     return TS_OK;
 }
 
@@ -360,7 +360,7 @@ static ts_status leaf_ready(tsi_backward *r, tsi_leaf *leaf)
     if (!leaf->touched) return TS_OK;
     leaf->touched = 0;
     for (const tsi_grad_hook *h = leaf->hooks; h && leaf->self; h = h->next)
-        TSI_TRY(h->fn(leaf->self, h->context));
+        TSI_TRY(tsi_grad_hook_call(h, leaf->self));
     if (r->lazy) return TS_OK;
     return leaf->complete ? leaf->complete(leaf->complete_context) : settle_start(r, leaf);
 }

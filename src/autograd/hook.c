@@ -43,6 +43,17 @@ ts_status ts_tensor_on_grad(ts_tensor *t, ts_grad_hook_fn fn, void *context)
     return TSI_FAIL(TS_ERR_STATE, "on_grad: the tensor is neither a leaf nor on a tape");
 }
 
+/* One that fails has failed the rank, with its own sentence or with this one. */
+ts_status tsi_grad_hook_call(const tsi_grad_hook *hook, ts_tensor *t)
+{
+    ts_rank *rank = t->rank;
+    ts_status status = hook->fn(t, hook->context);
+    if (status == TS_OK || ts_rank_status(rank) != TS_OK) return status;
+    return TSI_FAIL(status < TS_OK ? status : TS_ERR_ARG,
+                    "backward: a hook on a gradient returned %s without saying why",
+                    ts_status_name(status));
+}
+
 /* ---- marks ----------------------------------------------------------------------------------- */
 
 ts_status tsi_tape_mark(ts_tape *tape, int64_t first, const tsi_mark *mark)

@@ -198,6 +198,7 @@ static inline bool tsi_tape_changed(const ts_tensor *held, uint32_t version)
 {
     return !held->swaps && tsi_array_version(held->array) != version;
 }
+ts_status tsi_grad_hook_call(const tsi_grad_hook *hook, ts_tensor *t);
 /* Everything from node `first` on, to be told of before and after its gradients. */
 ts_status tsi_tape_mark(ts_tape *tape, int64_t first, const tsi_mark *mark);
 void tsi_capture_leaves(tsi_autograd_state *state, ts_tensor *const *in, int32_t count);
