@@ -101,8 +101,8 @@ TS_API ts_status ts_tensor_read(ts_tensor *t, const ts_array *to);
 TS_API ts_status ts_tensor_item(ts_tensor *t, double *out); /* recorded [coll]; NaN on failure */
 /* The same with the 64 bits of a whole number; kind by the dtype: INT also of bool. */
 TS_API ts_status ts_tensor_number(ts_tensor *t, ts_number *out); /* recorded [coll] */
-/* Readable text of the whole tensor, elided in the middle when large; like snprintf. recorded
- * [coll] */
+/* Readable text of the whole tensor, elided in the middle when large, and cut where `size` ends.
+ * recorded [coll] */
 TS_API ts_status ts_tensor_text(ts_tensor *t, char *out, size_t size);
 TS_API ts_status ts_tensor_dlpack(ts_tensor *t,
                                   struct DLManagedTensorVersioned **out); /* recorded */
