@@ -386,6 +386,54 @@ bool tsi_array_meets(const tsi_array *a, const tsi_array *b)
     return low[0] < high[1] && low[1] < high[0];
 }
 
+static bool has_gaps(const tsi_array *array)
+{
+    const char *low = NULL, *high = NULL;
+    ts_shape shape = tsi_array_shape(array);
+    bool any = span_of(array, &low, &high);
+    return !any ||
+           high - low != ts_shape_count(&shape) * (int64_t)ts_dtype_size((ts_dtype)array->dtype);
+}
+
+/* Dims with the longest strides first; false: one has none, or the two lie otherwise. */
+static bool order_of(const tsi_array *a, const tsi_array *b, int32_t *order)
+{
+    bool alike = a->dtype == b->dtype && a->ndim == b->ndim;
+    for (int32_t d = 0; alike && d < a->ndim; d++) {
+        int32_t at = d;
+        alike = a->stride[d] > 0 && a->stride[d] == b->stride[d];
+        for (; at > 0 && a->stride[order[at - 1]] < a->stride[d]; at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    return alike;
+}
+
+/* Is `away` a sum of strides, of the dims from the n-th on, that leads from an element of a to one
+ * of b? The strides behind one add up to less than it, so it is taken as often as fits, or once
+ * more. */
+static bool leads(const tsi_array *a, const tsi_array *b, const int32_t *order, int32_t n,
+                  int64_t away)
+{
+    if (n == a->ndim) return away == 0;
+    int32_t d = order[n];
+    int64_t stride = a->stride[d], fits = away / stride - (away % stride < 0);
+    for (int64_t k = fits; k <= fits + 1; k++)
+        if (k > -b->extent[d] && k < a->extent[d] && leads(a, b, order, n + 1, away - k * stride))
+            return true;
+    return false;
+}
+
+bool tsi_array_shares(const tsi_array *a, const tsi_array *b)
+{
+    int32_t order[TS_NDIM_MAX];
+    if (!tsi_array_meets(a, b)) return false;
+    if (!has_gaps(a) && !has_gaps(b)) return true;
+    if (!order_of(a, b, order)) return false;
+    int64_t bytes = (const char *)tsi_array_data(b) - (const char *)tsi_array_data(a);
+    return leads(a, b, order, 0, bytes / (int64_t)ts_dtype_size((ts_dtype)a->dtype));
+}
+
 uint32_t tsi_array_version(const tsi_array *array)
 {
     const tsi_storage *storage = array->storage;

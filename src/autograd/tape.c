@@ -113,6 +113,7 @@ bool tsi_tape_link(ts_tape *tape, ts_tensor *t, int64_t node, int32_t output)
     link->tape = tape;
     link->node = node;
     link->output = output;
+    link->version = tsi_array_version(t->array);
     link->after = tape->links;
     if (tape->links) tape->links->before = link;
     tape->links = link;
@@ -189,8 +190,53 @@ static void edge_fill(const ts_tape *tape, const ts_tensor *t, tsi_edge *edge)
     }
 }
 
+/* The node that wrote elements of a tensor by another view since the tensor was made; -1: none. */
+static int64_t written_since(const ts_tape *tape, const ts_tensor *t)
+{
+    const tsi_link *link = link_of(t);
+    if (!link || link->leaf || link->tape != tape) return -1;
+    if (TSI_LIKELY(tsi_array_version(t->array) == link->version)) return -1;
+    for (int64_t i = tape->written_count - 1; i >= 0; i--) {
+        const tsi_written *w = &tape->written[i];
+        if (w->node <= link->node) return -1; /* and so are those before it */
+        if (w->block.storage == t->array->storage && tsi_array_shares(&w->block, t->array))
+            return w->node;
+    }
+    return -1;
+}
+
+/* The history of a tensor says nothing of what was written by another view. */
+static bool refuse_written(const ts_tape *tape, ts_tensor *const *in, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        int64_t writer = in[i] ? written_since(tape, in[i]) : -1;
+        if (writer < 0) continue;
+        /* Ranks whose blocks have nothing of what was written do not know. */
+        ts_blast blast = in[i]->layout->axes_cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED;
+        (void)TSI_FAIL_BLAST(
+            blast, TS_ERR_STATE,
+            "a tape: input %d was written in place by %s through another view of its "
+            "memory, of which its history does not know; clone the view before that",
+            i, tape->node[writer].op->name);
+        return true;
+    }
+    return false;
+}
+
+/* Notes what a call wrote in place. */
+static void note_written(ts_tape *tape, int64_t number, const tsi_op_record *call)
+{
+    for (int32_t o = 0; call->writes && o < call->plan->output_count; o++) {
+        if (tsi_room(&tape->written, tape->written_count, &tape->written_capacity,
+                     sizeof *tape->written, "what a tape wrote") != TS_OK)
+            return;
+        tape->written[tape->written_count++] = (tsi_written){ *call->out[o]->array, number };
+    }
+}
+
 int64_t tsi_tape_add(ts_tape *tape, ts_tensor *const *in, int32_t input_count, int32_t output_count)
 {
+    if (refuse_written(tape, in, input_count)) return -1;
     tsi_node *node = node_new(tape);
     if (!node) return -1;
     node->input_count = node->edge_count = input_count;
@@ -383,6 +429,7 @@ static void record(void *context, void *what)
     }
     if (bytes) memcpy(node->attributes, call->attributes, bytes);
     if (plan->op == &tsi_op_cast) node->rounds = node->in_meta[0].dtype;
+    note_written(tape, number, call);
     if (tape->thin_first >= 0)
         (void)tsi_thin_record(tape, number, call);
     else
@@ -488,6 +535,7 @@ void tsi_tape_release(ts_tape *tape)
     }
     tsi_arena_release(&tape->memory);
     tsi_free(tape->node);
+    tsi_free(tape->written);
     body_end(tape);
 }
 

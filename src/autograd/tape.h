@@ -61,7 +61,8 @@ typedef struct tsi_leaf { /* what has a gradient of its own; counted by tensors 
 typedef struct tsi_link { /* ts_tensor.autograd */
     ts_tape *tape;        /* weak; NULL: the tape is gone, or a leaf */
     int64_t node;
-    int32_t output, reserved;
+    int32_t output;
+    uint32_t version;                /* of the tensor's array when it was made */
     tsi_leaf *leaf;                  /* retained, or NULL */
     struct tsi_link *before, *after; /* in the tape's list */
 } tsi_link;
@@ -114,6 +115,12 @@ typedef struct tsi_node {
     tsi_thin *thin; /* NULL as a rule */
 } tsi_node;
 
+/* A block that a call wrote in place: other views of it have another history. It is not held. */
+typedef struct tsi_written {
+    tsi_array block;
+    int64_t node;
+} tsi_written;
+
 struct ts_tape {
     ts_rank *rank;            /* NULL: it left */
     ts_tape *newer, *older;   /* of the rank's tapes that have not ended */
@@ -125,6 +132,8 @@ struct ts_tape {
     tsi_node *node;
     int64_t node_count, node_capacity;
     tsi_link *links; /* of all tensors that refer to it */
+    tsi_written *written;
+    int64_t written_count, written_capacity;
     tsi_mark *marks;
     int64_t thin_first; /* nodes from here on are of a region of selected recomputation; -1: none */
     tsi_arena memory;

@@ -483,6 +483,37 @@ TS_TEST_RANKS(a_form_in_place_that_overwrote_what_it_needs, 1, 2, 8)
     TEST_CHECK(t, close);
 }
 
+/* A history is of one handle: what another view wrote is not in it. Views that share no element do
+ * not count, nor what is written without a tape. */
+TS_TEST_RANKS(a_tensor_that_another_view_wrote, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    for (int n = 0; n < 12; n++) {
+        int i = n / 2, cut = n % 2; /* where blocks differ, ranks may know different things */
+        ts_scope caught =
+            ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+        ts_tape_begin(t->me);
+        ts_tensor *input = cut ? input_of(mesh) : ts_redistribute(input_of(mesh), "R");
+        ts_tensor *x = ts_watch(input), *h = ts_mul_scalar(x, 3.0), *grad = NULL;
+        ts_tensor *turned = ts_transpose(h, 0, 1);
+        ts_tensor *left = ts_narrow(h, 1, (ts_interval){ 0, 2 });
+        ts_tensor *right = ts_narrow(h, 1, (ts_interval){ 2, WIDTH });
+        ts_scope inner = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = i == 5));
+        ts_tensor *const written[] = { turned, h, left, left, left, turned };
+        (void)by_name("neg_", written[i], NULL);
+        TEST_OK(t, ts_scope_close(inner));
+        ts_tensor *const used[] = { h, turned, h, right, left, h };
+        ts_status status = ts_grad(ts_sum(used[i], NULL, 0, 0), &x, 1, &grad);
+        bool fine = i == 3 || i == 4 || i == 5;
+        TEST_SAY(t, (status == TS_OK) == fine, "case %d: %s", i, ts_status_name(status));
+        if (!fine) TEST_SAYS(t, ts_rank_error(t->me)->text, "in place by neg through another view");
+        values is = read_all(t, fine ? grad : NULL);
+        if (fine) TEST_EQ(t, is.at[i == 3 ? 2 : 0], i == 4 ? -3 : 3);
+        (void)ts_scope_close(caught);
+        if (cut && !fine) TEST_OK(t, ts_rank_recover(t->me));
+    }
+}
+
 /* Its place in the history would be the call's: it got no gradient, and nothing said so. */
 TS_TEST_RANKS(a_leaf_that_is_written_on_a_tape_is_refused, 1, 2, 8)
 {

@@ -90,6 +90,41 @@ TS_TEST(array_parts_count_their_writes)
     rank_close(t, world);
 }
 
+/* All pairs of boxes of a small block, as it lies and turned, against their elements. */
+TS_TEST(array_views_that_share)
+{
+    enum { ROWS = 4, COLUMNS = 3, BOXES = 60 };
+    ts_world *world;
+    ts_rank *rank = rank_open(t, &world);
+    tsi_array *whole = tsi_array_create(rank, TS_DTYPE_F32, &TS_SHAPE(ROWS, COLUMNS)), *box[BOXES];
+    uint32_t has[BOXES] = { 0 };
+    int count = 0;
+    for (int64_t i = 0; i < ROWS * COLUMNS; i++)
+        for (int64_t rows = 1; rows <= ROWS - i / COLUMNS; rows++)
+            for (int64_t columns = 1; columns <= COLUMNS - i % COLUMNS; columns++) {
+                for (int64_t e = 0; e < rows * columns; e++)
+                    has[count] |= 1u << (i + e / columns * COLUMNS + e % columns);
+                box[count++] = tsi_array_view(whole, TS_DTYPE_F32, &TS_SHAPE(rows, columns),
+                                              (int64_t[]){ COLUMNS, 1 }, i);
+            }
+    TEST_EQ(t, count, BOXES);
+    tsi_array *turned =
+        tsi_array_view(whole, TS_DTYPE_F32, &TS_SHAPE(COLUMNS, ROWS), (int64_t[]){ 1, COLUMNS }, 0);
+    for (int a = 0; a < count; a++) {
+        for (int b = 0; b < count; b++)
+            TEST_SAY(t, tsi_array_shares(box[a], box[b]) == ((has[a] & has[b]) != 0),
+                     "boxes %d and %d: %x and %x", a, b, has[a], has[b]);
+        bool dense = tsi_array_is_dense(box[a]);
+        TEST_CHECK(t,
+                   tsi_array_shares(box[a], whole) && (!dense || tsi_array_shares(box[a], turned)));
+    }
+    for (int a = 0; a < count; a++)
+        tsi_array_release(box[a]);
+    tsi_array_release(turned);
+    tsi_array_release(whole);
+    rank_close(t, world);
+}
+
 TS_TEST(array_view_bounds)
 {
     ts_world *world;
