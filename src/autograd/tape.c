@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tape.c - recording: what an operator call leaves on the open tape. */
+/* tape.c - recording: what an operator call leaves on the open tape.
+ *
+ * INV: a gradient is of the values that the call saw. The tape holds values, with the number of
+ * writes they had; what was written since, by the call itself or through another view, is refused:
+ * here where a call would leave a wrong history, else in backward. */
 #include "autograd/tape.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record_values.c - what a recording knows of memory: values, their forms, and which of them the
- * action being written touches.
+/* record_values.c - what a recording knows of memory: values, their forms, which of them the action
+ * being written touches, and variables that got another value.
  *
  * INV: a storage in `blocks` that still has its mark is the one that was entered; one without it is
  * another that lies where an old one was, freed by another thread. */
