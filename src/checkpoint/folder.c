@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -96,13 +97,40 @@ ts_status tsi_folder_make(const char *path)
     }
 }
 
-ts_status tsi_folder_begin(const char *part, int *lock)
+/* Makes and locks it once; *lock -1: somebody who gave up was removing it. A file system without
+ * locks: as without them. */
+static ts_status try_begin(const char *part, int *lock)
 {
+    struct stat opened, named;
     TSI_TRY(tsi_folder_make(part));
     *lock = open(part, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0 && errno == ENOENT) return TS_OK;
     if (*lock < 0) return TSI_FAIL(TS_ERR_IO, "%s: %s", part, strerror(errno));
-    (void)flock(*lock, LOCK_SH | LOCK_NB); /* a file system without locks: as without them */
+    bool held = flock(*lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    bool same = fstat(*lock, &opened) == 0 && stat(part, &named) == 0 &&
+                opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+    if (!held && same) return TS_OK;
+    close(*lock);
+    *lock = -1;
     return TS_OK;
+}
+
+ts_status tsi_folder_begin(const char *part, int *lock)
+{
+    enum { TRIES = 1000 };
+    const struct timespec moment = { .tv_nsec = 1000000 };
+    *lock = -1;
+    for (int i = 0; i < TRIES && *lock < 0; i++) {
+        if (i > 0) nanosleep(&moment, NULL);
+        TSI_TRY(try_begin(part, lock));
+    }
+    return *lock >= 0 ? TS_OK : TSI_FAIL(TS_ERR_IO, "%s: is removed again and again", part);
+}
+
+/* An upgrade that fails gives up the lock all the same: of those who leave the last one has it. */
+void tsi_folder_abandon(const char *part, int lock)
+{
+    if (lock >= 0 && (flock(lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)) rmdir(part);
 }
 
 ts_status tsi_folder_room(const char *path, int64_t bytes)

@@ -24,6 +24,9 @@ ts_status tsi_folder_make(const char *path); /* with its parents */
 ts_status tsi_folder_part(const char *path, uint64_t id, char *out);
 /* Makes it, if nobody else did, and says that somebody writes there until *lock is closed. */
 ts_status tsi_folder_begin(const char *part, int *lock);
+/* Removes it where it is empty and nobody else writes there; then the lock, which may be -1, is to
+ * be closed. */
+void tsi_folder_abandon(const char *part, int lock);
 /* Removes what saves into `path` that were killed left, puts back what one had put aside, and
  * refuses if another save into it is under way. `id` is one's own. */
 ts_status tsi_folder_clean(const char *path, uint64_t id);

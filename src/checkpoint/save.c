@@ -5,8 +5,8 @@
  *                                 (may be in the background)   (ranks together)
  *
  * INV: the index is written when every rank has synced its file; until the directory has its name
- * nothing of it counts. A rank that fails removes its own file; what a process that was killed left
- * is removed by the next save or run. */
+ * nothing of it counts. A rank that fails removes its own file, and the last one that writes the
+ * directory; what a process that was killed left is removed by the next save or run. */
 #include "checkpoint/save.h"
 
 #include <errno.h>
@@ -357,7 +357,7 @@ void tsi_save_abandon(tsi_save *save)
     tsi_data_file_name(name, ts_rank_index(save->state->rank));
     snprintf(path, sizeof path, "%s/%s", save->part, name);
     unlink(path);
-    rmdir(save->part);
+    tsi_folder_abandon(save->part, save->lock);
 }
 
 /* Somebody may have removed the directory when others had written and this rank had not begun. */
