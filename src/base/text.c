@@ -241,6 +241,30 @@ const char *tsi_text_nearest(const char *name, const char *const *names)
     return best;
 }
 
+/* What the last star stood for may grow; no other has to, since what lies between two stars is
+ * taken where it comes first. */
+bool tsi_text_fits(const char *pattern, size_t length, const char *text)
+{
+    const char *at = pattern, *end = pattern + length;
+    const char *last = NULL, *behind = NULL; /* the last star, and the end of its run */
+    while (*text) {
+        if (at < end && *at == '*') {
+            last = at++;
+            behind = text;
+        } else if (at < end && *at == *text) {
+            at++;
+            text++;
+        } else {
+            if (!last) return false;
+            at = last + 1;
+            text = ++behind;
+        }
+    }
+    while (at < end && *at == '*')
+        at++;
+    return at == end;
+}
+
 const char *tsi_text_bytes(char *buffer, size_t size, int64_t bytes)
 {
     static const char *const unit[] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };

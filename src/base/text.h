@@ -64,6 +64,8 @@ size_t tsi_name_text(const tsi_name *name, char *out, size_t size); /* "a.b.c"; 
 /* Levenshtein distance, for "did you mean": the nearest of the NULL-terminated names, or NULL if
  * none is near. */
 const char *tsi_text_nearest(const char *name, const char *const *names);
+/* Does the text match the pattern of `length` bytes, with '*' for any run? */
+bool tsi_text_fits(const char *pattern, size_t length, const char *text);
 /* "4.0 MiB", "17 B" into a buffer; returns it. */
 const char *tsi_text_bytes(char *buffer, size_t size, int64_t bytes);
 

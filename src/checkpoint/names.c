@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 /* A part of a text, without blanks around it. */
 typedef struct piece {
@@ -24,20 +25,18 @@ static piece trimmed(const char *text, size_t length)
     return (piece){ text, length };
 }
 
-/* With '*' for any run; *star receives what the first of them stood for. */
+/* *star receives what the first star stood for, as little as possible. */
 static bool matches(piece pattern, const char *text, piece *star)
 {
-    for (; pattern.length > 0 && *pattern.text != '*'; pattern.text++, pattern.length--, text++)
-        if (*text != *pattern.text) return false;
-    if (pattern.length == 0) return *text == '\0';
-    piece rest = { pattern.text + 1, pattern.length - 1 };
-    for (const char *end = text;; end++) {
-        if (matches(rest, end, NULL)) {
-            if (star) *star = (piece){ text, (size_t)(end - text) };
-            return true;
-        }
-        if (*end == '\0') return false;
-    }
+    if (!tsi_text_fits(pattern.text, pattern.length, text)) return false;
+    const char *first = memchr(pattern.text, '*', pattern.length);
+    if (!first || !star) return true;
+    const char *begin = text + (first - pattern.text), *end = begin;
+    piece rest = { first + 1, (size_t)(pattern.text + pattern.length - first - 1) };
+    while (!tsi_text_fits(rest.text, rest.length, end))
+        end++;
+    *star = (piece){ begin, (size_t)(end - begin) };
+    return true;
 }
 
 bool tsi_names_match(const char *lines, const char *name)

@@ -48,19 +48,6 @@ static ts_status line_next(const char *what, const char **at, plan_line *line)
     return TS_OK;
 }
 
-/* Does the text match the pattern, with '*' for any run? */
-static bool matches(const char *pattern, size_t length, const char *text)
-{
-    if (length == 0) return *text == '\0';
-    if (*pattern == '*') {
-        for (;; text++) {
-            if (matches(pattern + 1, length - 1, text)) return true;
-            if (!*text) return false;
-        }
-    }
-    return *text == *pattern && matches(pattern + 1, length - 1, text + 1);
-}
-
 /* ---- placements ------------------------------------------------------------------------------ */
 
 typedef struct plan_texts {
@@ -72,7 +59,7 @@ static ts_status find_line(const char *what, const char *plan, const char *name,
     *line = (plan_line){ 0 };
     do
         TSI_TRY(line_next(what, &plan, line));
-    while (line->pattern && !matches(line->pattern, line->pattern_length, name));
+    while (line->pattern && !tsi_text_fits(line->pattern, line->pattern_length, name));
     return TS_OK;
 }
 
@@ -128,7 +115,7 @@ static ts_status try_line(ts_module *m, tsi_param *param, const char *name, void
     (void)m;
     (void)param;
     line_check *check = context;
-    if (matches(check->line->pattern, check->line->pattern_length, name)) check->found = true;
+    if (tsi_text_fits(check->line->pattern, check->line->pattern_length, name)) check->found = true;
     if (check->found || check->count == KNOWN_MAX) return TS_OK;
     char plain[TSI_PARAM_NAME_MAX];
     without_numbers(name, plain, sizeof plain);
