@@ -206,7 +206,7 @@ static int run_usual(bench *self, bool json)
                                .engine = self->engine,
                                .rank_count = self->ranks };
     ts_status status = ts_launch_with(&world, work, self, error, sizeof error);
-    if (status != TS_OK) return cli_fail("bench replay", "%s", error);
+    if (status != TS_OK) return cli_fail_run("bench replay", status, error);
     return self->lines.count ? bench_lines_print(&self->lines, json) : 0; /* another process does */
 }
 

@@ -296,5 +296,5 @@ int bench_replay_order(const bench_order *asked, bench_lines *lines)
     if (status == TS_OK && r->turns > 0) report(r, lines);
     free(of);
     free(r);
-    return status == TS_OK ? 0 : cli_fail("bench replay", "%s", error);
+    return status == TS_OK ? 0 : cli_fail_run("bench replay", status, error);
 }

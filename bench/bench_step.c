@@ -360,7 +360,7 @@ static int launch(step_bench *b)
     if (b->by_kind) setenv("TESSERA_DEVICE_SYNC", "1", 1);
     ts_status status = ts_launch_with(&options, work, b, error, sizeof error);
     if (b->by_kind) unsetenv("TESSERA_DEVICE_SYNC");
-    return status == TS_OK ? 0 : cli_fail("bench train", "%s", error);
+    return status == TS_OK ? 0 : cli_fail_run("bench train", status, error);
 }
 
 static const size_row *find_size(const char *name)

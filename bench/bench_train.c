@@ -347,6 +347,30 @@ typedef struct asked {
     bool json, hot, start;
 } asked;
 
+/* Options that go with others; -1: they do. */
+static int check_together(const asked *a)
+{
+    bool of_model =
+        a->step.device != NULL || a->step.moments != NULL || a->step.replay || a->step.rate_only;
+    if (a->step.model == NULL && of_model)
+        return cli_fail_usage("bench train",
+                              "--device, --moments, --replay and --rate-only go with --model");
+    bool of_mesh = a->pair.against != NULL || a->pair.pairs != 0 || a->recompute || a->reshard;
+    if (of_mesh && (a->pair.mesh == NULL || a->step.model != NULL))
+        return cli_fail_usage("bench train",
+                              "--against, --pairs, --recompute and --reshard go with --mesh%s",
+                              a->step.model != NULL ? " and without --model" : "");
+    if (a->dtype != NULL && a->pair.mesh == NULL && a->step.model == NULL)
+        return cli_fail_usage("bench train", "--dtype goes with --mesh or --model");
+    if (a->hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
+    if (!is_run(a->self.only))
+        return cli_fail_usage("bench train",
+                              "--only: expected f32, bf16, dp=2, fsdp=2, tp=2, cp=2 or pp=2, found "
+                              "\"%s\"",
+                              a->self.only);
+    return -1;
+}
+
 /* -1: go on; else the exit status. */
 static int parse(asked *a, int argc, char **argv)
 {
@@ -388,18 +412,7 @@ static int parse(asked *a, int argc, char **argv)
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench train", "takes no arguments");
-    bool of_model =
-        a->step.device != NULL || a->step.moments != NULL || a->step.replay || a->step.rate_only;
-    if (a->step.model == NULL && of_model)
-        return cli_fail_usage("bench train",
-                              "--device, --moments, --replay and --rate-only go with --model");
-    if (a->hidden % 64 != 0) return cli_fail_usage("bench train", "--hidden is no multiple of 64");
-    if (!is_run(self->only))
-        return cli_fail_usage("bench train",
-                              "--only: expected f32, bf16, dp=2, fsdp=2, tp=2, cp=2 or pp=2, found "
-                              "\"%s\"",
-                              self->only);
-    return -1;
+    return check_together(a);
 }
 
 static int run_step(asked *a)
@@ -420,6 +433,10 @@ static void settle(asked *a)
     a->pair.rows = self->rows;
     a->pair.seconds = self->seconds;
     a->pair.warmup = a->warmup ? a->warmup : 3;
+    if (a->pair.against == NULL) a->pair.against = "replicate=2";
+    if (a->pair.pairs == 0) a->pair.pairs = 7;
+    if (a->recompute == NULL) a->recompute = "none";
+    if (a->reshard == NULL) a->reshard = "auto";
     if (self->rows == 0) self->rows = 2;
     if (self->context == 0) self->context = 256;
     if (self->seconds == 0) self->seconds = 50;
@@ -475,12 +492,7 @@ static int run_stages(asked *a)
 
 int cli_bench_train(int argc, char **argv)
 {
-    asked a = { .pair = { .against = "replicate=2", .pairs = 7 },
-                .recompute = "none",
-                .reshard = "auto",
-                .layers = 12,
-                .hidden = 768,
-                .vocab = 32000 };
+    asked a = { .layers = 12, .hidden = 768, .vocab = 32000 };
     int code = parse(&a, argc, argv);
     if (code >= 0) return code;
     if (a.start) return bench_train_start(a.pair.mesh, &a.self.lines, a.json);

@@ -365,5 +365,5 @@ int bench_train_pair(const bench_pair *pair, bench_lines *lines)
     p.pairs = d->turns - p.warmup;
     if (status == TS_OK && d->seconds[0][0] > 0) report(d, lines);
     free(d);
-    return status == TS_OK ? 0 : cli_fail("bench train", "%s", error);
+    return status == TS_OK ? 0 : cli_fail_run("bench train", status, error);
 }

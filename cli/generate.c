@@ -109,7 +109,7 @@ static int run(job *j, const char *prompt)
     ts_status status = ts_launch_with(&options, work, j, error, sizeof error);
     fputc('\n', stdout);
     if (status == TS_OK && j->failed) return cli_fail("generate", "a token could not be decoded");
-    return status == TS_OK ? 0 : cli_fail("generate", "%s", error);
+    return status == TS_OK ? 0 : cli_fail_run("generate", status, error);
 }
 
 static int read_temperature(const char *text, double *out)

@@ -39,6 +39,12 @@ int cli_fail(const char *command, const char *format, ...)
     return 1;
 }
 
+int cli_fail_run(const char *command, ts_status status, const char *error)
+{
+    bool usage = status == TS_ERR_ARG || status == TS_ERR_MESH;
+    return usage ? cli_fail_usage(command, "%s", error) : cli_fail(command, "%s", error);
+}
+
 /* Edit distance of two short words, one row at a time. */
 static size_t distance(const char *a, const char *b)
 {

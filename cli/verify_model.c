@@ -419,7 +419,7 @@ static int run(verify_model *v)
     }
     char error[1024] = "";
     ts_status status = ts_launch_with(&options, work, v, error, sizeof error);
-    int code = status == TS_OK ? 0 : cli_fail("verify model", "%s", error);
+    int code = status == TS_OK ? 0 : cli_fail_run("verify model", status, error);
     if (!v->is_first) return code;
     const tolerances *a = &v->allowed;
     if (strcmp(v->dtype, "bf16") == 0)
@@ -427,7 +427,7 @@ static int run(verify_model *v)
                a->loss, a->logits, a->gradient, a->step_loss, a->step_norm);
     printf("%s on %s (%s): %lld of %lld agree\n", v->directory, v->mesh,
            v->plan ? v->plan : "default plan", (long long)v->agreed, (long long)v->values);
-    return code == 0 && v->agreed == v->values ? 0 : 1;
+    return code != 0 ? code : v->agreed != v->values;
 }
 
 /* What options that are words mean; -1: all of them do. */

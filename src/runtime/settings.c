@@ -5,6 +5,7 @@
  * machine, one minute). A value that is out of range is refused with its name and text: a job that
  * silently runs on one rank because of a typo costs more than one that does not start. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,11 +136,36 @@ static ts_status settle(const char *option, const char *variable, int64_t high, 
     return number_from_environment(variable, 1, high, otherwise, field);
 }
 
-/* Numbers that are read where they are used, at a time when nobody could refuse them. */
+static ts_status check_word(const char *variable, const char *const *words)
+{
+    const char *text = getenv(variable);
+    char known[64] = "";
+    if (text == NULL || text[0] == '\0') return TS_OK;
+    for (size_t i = 0, at = 0; words[i] != NULL; i++) {
+        if (strcmp(text, words[i]) == 0) return TS_OK;
+        at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", words[i]);
+        TSI_ASSERT(at < sizeof known);
+    }
+    return TSI_FAIL(TS_ERR_ARG, "%s: there is no \"%s\" (%s)", variable, text, known);
+}
+
+/* What is read where it is used, at a time when nobody could refuse it. */
 static ts_status check_others(void)
 {
-    enum { THREADS_MAX = 1024 };
+    enum { THREADS_MAX = 1024, WORDS_MAX = 4 };
+    static const struct {
+        const char *variable, *words[WORDS_MAX]; /* up to NULL */
+    } row[] = { { "TESSERA_FALLBACK", { "allow", "warn", "forbid" } },
+                { "TESSERA_ISA", { "base", "avx2", "avx512" } },
+                { "TESSERA_DEVICE_SYNC", { "0", "1" } },
+                { "TESSERA_MPI_SHM", { "0", "1" } },
+                { "TESSERA_MPI_CMA", { "0", "1" } },
+                { "TESSERA_CUDNN", { "off", "on" } },
+                { "TESSERA_CUDA_BESIDE", { "off", "on" } },
+                { "TESSERA_CUDA_EARLY", { "off", "on" } } };
     int64_t number;
+    for (size_t i = 0; i < TSI_COUNT_OF(row); i++)
+        TSI_TRY(check_word(row[i].variable, row[i].words));
     TSI_TRY(number_from_environment("TESSERA_THREADS", 1, THREADS_MAX, 1, &number));
     return number_from_environment("TESSERA_QUEUE_SEED", 0, INT64_MAX, 1, &number);
 }

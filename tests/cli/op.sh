@@ -158,6 +158,10 @@ says "bench replay" 0 "a step of 1 x 64 on fsdp=2, replayed" "$tessera" bench re
     --hidden 64 --ranks 2 --mesh fsdp=2
 says "bench replay in another order" 0 "fsdp=2: exposed communication, reordered" "$tessera" bench replay --order \
     --seconds 1 --layers 1 --hidden 64 --context 8 --threads 1
+says "bench replay on no mesh" 2 "expected '=' after the axis name" "$tessera" bench replay --mesh xx
+says "bench replay on no engine" 2 'there is no engine "warp"' "$tessera" bench replay --engine warp
+says "bench replay, a variable of no word" 2 'TESSERA_ISA: there is no "avx"' \
+    env TESSERA_ISA=avx "$tessera" bench replay --seconds 1
 says "bench experts" 0 "dense layer of equal arithmetic" \
     "$tessera" bench experts --seconds 1 --tokens 32 --experts 4 --choices 2 --width 8 --inner 4 --json
 says "bench experts of no line" 2 '--only: no line has "nothing"' "$tessera" bench experts --only nothing

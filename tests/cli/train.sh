@@ -208,6 +208,11 @@ says bench_worlds 0 '"fsdp=2 over dp=1, median of 3 pairs"' "$tessera" bench tra
     --context 16 --mesh fsdp=2 --against dp=1 --pairs 3 --warmup 1 --json
 says bench_worlds_predict 0 'dp=1: predicted time of a step' "$tessera" bench train --hidden 64 --layers 1 --vocab 64 \
     --context 16 --mesh tp=2 --against dp=1 --pairs 1 --warmup 1
+says bench_against_nothing 2 'go with --mesh' "$tessera" bench train --against dp=2
+says bench_dtype_of_nothing 2 'goes with --mesh or --model' "$tessera" bench train --dtype f64
+says bench_pairs_of_model 2 'and without --model' "$tessera" bench train --model tiny --mesh dp=2 --pairs 3
+says verify_no_plan 2 'there is no plan and no file "nope"' "$tessera" verify model "$root/tests/golden/models/llama" \
+    --plan nope
 says bench_start 0 'dp=2: from the start to the first step' "$tessera" bench train --start --mesh dp=2
 
 # ---- repair 35: steps that are not finite do not go on for ever, and what cannot be written is said --------------

@@ -65,11 +65,14 @@ TS_TEST(settings_ranks_refused)
 /* Those that are read later are refused as early. */
 TS_TEST(settings_others_refused)
 {
-    static const char *const row[][3] = { { "TESSERA_THREADS", "1024", "1025" },
-                                          { "TESSERA_THREADS", "", "0" },
-                                          { "TESSERA_THREADS", "2", "two" },
-                                          { "TESSERA_QUEUE_SEED", "0", "-1" },
-                                          { "TESSERA_QUEUE_SEED", "7", "7x" } };
+    static const char *const row[][3] = {
+        { "TESSERA_THREADS", "1024", "1025" }, { "TESSERA_THREADS", "", "0" },
+        { "TESSERA_THREADS", "2", "two" },     { "TESSERA_QUEUE_SEED", "0", "-1" },
+        { "TESSERA_QUEUE_SEED", "7", "7x" },   { "TESSERA_FALLBACK", "forbid", "forbids" },
+        { "TESSERA_FALLBACK", "", "none" },    { "TESSERA_ISA", "avx512", "avx" },
+        { "TESSERA_DEVICE_SYNC", "1", "yes" }, { "TESSERA_MPI_SHM", "0", "off" },
+        { "TESSERA_CUDNN", "off", "0" }
+    };
     clean_environment();
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         tsi_settings s;
