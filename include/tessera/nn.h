@@ -68,6 +68,9 @@ typedef enum ts_recompute {
                            norms); products, attention, moves, choices and draws are kept */
 } ts_recompute;
 
+/* Moments are corrected by the steps of the optimiser, also those of a parameter whose first
+ * gradient came later: who unfreezes some in the middle of a run gives them a group with a rate
+ * that rises, or an optimiser of their own. */
 typedef struct ts_adamw_options {
     size_t struct_size;
     double lr, beta1, beta2, epsilon,
