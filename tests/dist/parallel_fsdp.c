@@ -23,14 +23,21 @@ static ts_mesh *mesh_of(test *t)
     return ts_mesh_create(t->me, text);
 }
 
+/* A net in units, and the same one without. */
+static void begin_both(test *t, net *units, net *plain, ts_mesh *mesh, bool has_table,
+                       const ts_fsdp_options *options)
+{
+    net_declare(units, mesh, has_table);
+    net_declare(plain, mesh, has_table);
+    TEST_OK(t, net_begin(units, options));
+    TEST_OK(t, net_begin(plain, NULL));
+}
+
 static void both(test *t, net shape, const ts_fsdp_options *options, double tolerance)
 {
     net units = shape, plain = shape;
     ts_mesh *mesh = mesh_of(t);
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, false, options);
     net_train_both(t, &units, &plain, 5, tolerance);
     net_end(&units);
     net_end(&plain);
@@ -69,10 +76,7 @@ TS_TEST_RANKS(fsdp_gathers_what_was_cut, 1, 2, 3, 8)
         if (way) options.dim = last_dim;
         net units = net_of(2, 9, 4), plain = units;
         ts_mesh *mesh = mesh_of(t);
-        net_declare(&units, mesh, true);
-        net_declare(&plain, mesh, true);
-        TEST_OK(t, net_begin(&units, &options));
-        TEST_OK(t, net_begin(&plain, NULL));
+        begin_both(t, &units, &plain, mesh, true, &options);
         TEST_OK(t, ts_fsdp_gather(units.block[1]));
         ts_tensor *w = ts_module_find_param(units.block[1], "weight");
         TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(w)), t->count);
@@ -151,10 +155,7 @@ TS_TEST_RANKS(fsdp_04_other_dtypes_beside, 2, 3, 4)
 {
     net units = net_of(2, 7, 6), plain = units;
     ts_mesh *mesh = mesh_of(t);
-    net_declare(&units, mesh, true);
-    net_declare(&plain, mesh, true);
-    TEST_OK(t, net_begin(&units, &plain_options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, true, &plain_options);
     net_train_both(t, &units, &plain, 3, 1e-12);
     TEST_EQ(t, ts_tensor_dtype(ts_module_find_param(units.root, "blocks.1.table")), TS_DTYPE_I8);
     net_end(&units);
@@ -188,10 +189,7 @@ TS_TEST_RANKS(fsdp_14_reshard, 1, 2, 4, 6)
         ts_fsdp_options options = plain_options;
         options.reshard = ways[i];
         net units = net_of(3, 9, 5), plain = units;
-        net_declare(&units, mesh, false);
-        net_declare(&plain, mesh, false);
-        TEST_OK(t, net_begin(&units, &options));
-        TEST_OK(t, net_begin(&plain, NULL));
+        begin_both(t, &units, &plain, mesh, false, &options);
         net_train_both(t, &units, &plain, 3, 1e-12);
         net_end(&units);
         net_end(&plain);
@@ -203,10 +201,7 @@ TS_TEST_RANKS(fsdp_accumulates, 1, 2, 3, 4)
 {
     net units = net_of(2, 6, 5), plain = units;
     ts_mesh *mesh = mesh_of(t);
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &plain_options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, false, &plain_options);
     for (int way = 0; way < 2; way++) {
         for (int64_t part = 0; part < 3; part++) {
             net_run(&units, part, way == 1 && part < 2, 1);
@@ -230,10 +225,7 @@ TS_TEST_RANKS(fsdp_12_all_reduce_off, 4)
 {
     net units = net_of(2, 6, 8), plain = units;
     ts_mesh *mesh = mesh_of(t);
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &plain_options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, false, &plain_options);
     for (int64_t part = 0; part < 3; part++) {
         TEST_OK(t, ts_fsdp_set(units.root, TS_FSDP_ALL_REDUCE, part == 2));
         net_run(&units, part, 0, 1);
@@ -255,10 +247,7 @@ TS_TEST_RANKS(fsdp_12_partly_reduced_gradients_settle, 4)
 {
     net units = net_of(3, 6, 8), plain = units;
     ts_mesh *mesh = mesh_of(t);
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &plain_options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, false, &plain_options);
     for (int64_t part = 0; part < 2; part++) {
         double norm[2] = { NAN, NAN };
         TEST_OK(t, ts_fsdp_set(units.root, TS_FSDP_ALL_REDUCE, part == 1));
@@ -286,10 +275,7 @@ TS_TEST_RANKS(fsdp_scales_what_waits, 1, 2, 3)
 {
     net units = net_of(2, 6, 5), plain = units;
     ts_mesh *mesh = mesh_of(t);
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &plain_options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, false, &plain_options);
     double norm[2] = { NAN, NAN };
     net *const both_nets[] = { &units, &plain };
     for (int i = 0; i < 2; i++) {
@@ -308,10 +294,7 @@ TS_TEST_RANKS(fsdp_16_prefetch_for_nothing, 2, 3)
 {
     net units = net_of(4, 6, 5), plain = units;
     ts_mesh *mesh = mesh_of(t);
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &plain_options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, false, &plain_options);
     net_train_both(t, &units, &plain, 3, 1e-12);
     ts_fsdp_stats before = { .struct_size = sizeof before }, after = before;
     TEST_OK(t, ts_fsdp_statistics(units.root, &before));
@@ -335,10 +318,7 @@ TS_TEST_RANKS(fsdp_17_evaluation_between_steps, 2, 4)
         options.reshard = reshard;
         net units = net_of(3, 6, 5), plain = units;
         ts_mesh *mesh = mesh_of(t);
-        net_declare(&units, mesh, false);
-        net_declare(&plain, mesh, false);
-        TEST_OK(t, net_begin(&units, &options));
-        TEST_OK(t, net_begin(&plain, NULL));
+        begin_both(t, &units, &plain, mesh, false, &options);
         for (int round = 0; round < 3; round++) {
             net_train_both(t, &units, &plain, 2, 1e-12);
             ts_scope scope = ts_scope_open(t->me, NULL);
@@ -831,10 +811,7 @@ TS_TEST_RANKS(fsdp_reset, 2, 4)
     ts_mesh *mesh = mesh_of(t);
     ts_fsdp_options options = plain_options;
     options.reshard = TS_RESHARD_NO;
-    net_declare(&units, mesh, false);
-    net_declare(&plain, mesh, false);
-    TEST_OK(t, net_begin(&units, &options));
-    TEST_OK(t, net_begin(&plain, NULL));
+    begin_both(t, &units, &plain, mesh, false, &options);
     net_train_both(t, &units, &plain, 2, 1e-12);
     ts_scope scope = ts_scope_open(t->me, NULL);
     ts_tape_begin(t->me);
