@@ -33,6 +33,7 @@ struct ts_model {
     char tied_name[TSI_PARAM_NAME_MAX]; /* of the weight that two stages share; "": none */
     ts_tensor *tied_copy; /* that weight, where this rank holds it for the last stage alone; or NULL
                            */
+    ts_tensor *unsaved; /* that weight, where another stage's is the one that is written; or NULL */
     ts_fsdp_dim_fn given_dim; /* of ts_model_fsdp's options, in a pipeline */
     void *given_context;
     int32_t compute;

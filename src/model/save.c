@@ -221,7 +221,7 @@ static ts_status save_piece(ts_model *model, const piece *one, tsi_weights_write
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.label = "save";
     options.no_grad = 1;
-    if (one->value == model->tied_copy) return TS_OK; /* the first stage's is written */
+    if (one->value == model->unsaved) return TS_OK;
     ts_scope scope = ts_scope_open_with(model->rank, &options);
     ts_tensor *whole = ts_clone(gathered(model, one));
     ts_status status = whole ? tsi_tensor_ready(whole) : ts_rank_status(model->rank);

@@ -150,6 +150,16 @@ static ts_status find_tied(ts_model *m, first_param *out)
     return tsi_module_visit(m->block[0], take_first, out);
 }
 
+/* Where on the axis the tied weight is written from: the writer, at the beginning of it, cannot get
+ * another's while it holds its own. */
+static int64_t tied_writer(const cutting *c)
+{
+    const ts_schedule *schedule = c->options->schedule;
+    return ts_schedule_rank_of(schedule, c->stage_count - 1) == 0
+               ? 0
+               : ts_schedule_rank_of(schedule, 0);
+}
+
 /* ---- what the pipeline asks ------------------------------------------------------------------ */
 
 static ts_tensor *give_input(void *context, ts_rank *me, int64_t micro, int32_t index)
@@ -234,6 +244,7 @@ static ts_pipeline *create(cutting *c)
     ts_stages stages = { c->stage, c->stage_count, &shared, tied.value ? 1 : 0 };
     memcpy(m->tied_name, tied.name, sizeof tied.name);
     m->tied_copy = mine && !m->here[0] ? tied.value : NULL;
+    m->unsaved = mine && c->at != tied_writer(c) ? tied.value : NULL;
     if (move_blocks(c, mine ? tied.module : NULL) != TS_OK) return NULL;
     ts_pipeline_options options = { .struct_size = sizeof options,
                                     .input = give_input,

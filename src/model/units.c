@@ -62,6 +62,15 @@ static int32_t stage_dim(const char *name, ts_shape shape, int32_t otherwise, vo
     return m->given_dim ? m->given_dim(name, shape, otherwise, m->given_context) : otherwise;
 }
 
+/* The block of the first stage, of which this rank holds the tied weight: the rest lies there, cut
+ * as its ranks cut it. */
+static ts_status cut_first(ts_model *m, const ts_fsdp_options *units)
+{
+    for (ts_module *part = m->block[0]->first; part; part = part->next)
+        if (part->mesh->desc != m->mesh->desc) TSI_TRY(ts_fsdp(part, units));
+    return TS_OK;
+}
+
 /* The schedule says when units are gathered. */
 static void prepare_stages(ts_model *m)
 {
@@ -101,8 +110,7 @@ ts_status ts_model_fsdp(ts_model *m, const ts_fsdp_options *options)
         units.axes_context = rest;
     }
     for (int64_t i = tied; i < m->block_count; i++) {
-        if (i == 0 && m->tied_copy) continue; /* of the first stage; its weight is used here */
-        TSI_TRY(ts_fsdp(m->block[i], &units));
+        TSI_TRY(i == 0 && m->tied_copy ? cut_first(m, &units) : ts_fsdp(m->block[i], &units));
     }
     if (tied) TSI_TRY(ts_fsdp(m->root, &units));
     m->has_units = 1;

@@ -145,7 +145,7 @@ static ts_status open_state(tsi_run *run)
     if (!run->state) return ts_rank_status(run->me);
     TSI_TRY(ts_state_add_module(run->state, "", ts_model_module(run->model)));
     TSI_TRY(ts_state_add_optimizer(run->state, "", run->optimizer));
-    if (run->model->tied_copy) TSI_TRY(tsi_state_copied(run->state, run->model->tied_name));
+    if (run->model->unsaved) TSI_TRY(tsi_state_copied(run->state, run->model->tied_name));
     TSI_TRY(tsi_model_add_beyond(run->model, run->mesh, run->state));
     return add_files(run);
 }

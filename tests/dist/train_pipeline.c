@@ -173,6 +173,45 @@ TS_TEST(train_pipeline_states_of_any)
     remove_folder(&f);
 }
 
+static void write_order(test *t, const folder *f, const char *name, const char *order)
+{
+    char path[FOLDER_PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s.csv", f->path, name);
+    TEST_OK(t, tsi_file_replace(path, order, strlen(order)));
+}
+
+/* Stopped on the way and gone on. */
+static void run_order(test *t, const folder *f, const char *family, const char *order)
+{
+    for (int stop = 2; stop <= 4; stop += 2) {
+        outcome o = { 0 };
+        char name[64], more[1024];
+        snprintf(name, sizeof name, "%s-%s", family, order);
+        snprintf(more, sizeof more,
+                 BASE "steps = 4\nclip = 0\nstop_after = %d\n[model]\ntied = 1\nfamily = %s\n"
+                      "[log]\nsample = 3\n[parallel]\nmesh = pp=3, fsdp=2\nmicro_batches = 2\n"
+                      "schedule = %s/%s.csv\n",
+                 stop, family, f->path, order);
+        TEST_OK(t, train(t, f, name, more, 6, &o));
+    }
+}
+
+/* The ends of the model stand where an order says: a tied weight, and what is beside it, is in the
+ * files whichever of them the rank that writes has. */
+TS_TEST(train_pipeline_ends_anywhere)
+{
+    folder f = make_folder(t);
+    write_order(t, &f, "straight", "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2B0,2F1,2B1\n");
+    write_order(t, &f, "mirrored", "2F0,2B0,2F1,2B1\n1F0,1F1,1B0,1B1\n0F0,0F1,0B0,0B1\n");
+    run_order(t, &f, "llama", "straight");
+    run_order(t, &f, "llama", "mirrored");
+    same_weights(t, &f, "llama-straight", "llama-mirrored");
+    run_order(t, &f, "gpt2", "straight");
+    run_order(t, &f, "gpt2", "mirrored");
+    same_weights(t, &f, "gpt2-straight", "gpt2-mirrored");
+    remove_folder(&f);
+}
+
 /* What schedules keep more than another is what was planned: kernels' own memory, which is not
  * planned, is the same in all. */
 TS_TEST(train_pipeline_memory)
