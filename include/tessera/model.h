@@ -149,7 +149,7 @@ typedef struct ts_router_report {
     int64_t tokens, dropped;                /* tokens seen; choices that had no room */
     double load_ratio;                      /* choices of the busiest expert over the mean */
     double entropy;                         /* of the shares of choices, in nats; log E: even */
-    double aux_loss, sequence_loss, z_loss; /* mean of the calls, with their factors */
+    double aux_loss, sequence_loss, z_loss; /* mean of calls by tokens, with their factors */
 } ts_router_report;
 
 /* A model as a pipeline; see ts_model_pipeline. */

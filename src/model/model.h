@@ -86,8 +86,8 @@ void tsi_model_routers_clear(ts_model *model);     /* what they counted since th
 ts_status tsi_model_routers_move(ts_model *model); /* their biases, by what they counted */
 typedef struct tsi_router_counts {                 /* since the last step */
     struct ts_tensor *load;    /* variable [E]: choices; or NULL: nothing was counted */
-    struct ts_tensor *numbers; /* variable [4]: sums of the losses; choices dropped */
-    int64_t calls, tokens;
+    struct ts_tensor *numbers; /* variable [4]: losses times tokens; choices dropped */
+    int64_t tokens;
 } tsi_router_counts;
 /* All routers' counts for those of `counts`, one for each, and the other way round: a step that is
  * run again writes its counts where it wrote them first, whatever the model does between. */

@@ -82,10 +82,10 @@ static void add_to(ts_tensor **variable, ts_rank *rank, ts_tensor *value)
     if (sum) (void)ts_tensor_write(*variable, sum);
 }
 
-static ts_tensor *number(const tsi_router *router, ts_tensor *x)
+static ts_tensor *number(const tsi_router *router, ts_tensor *x, double times)
 {
-    if (!x) x = ts_zeros(router->model->mesh, TS_DTYPE_F64, TS_SHAPE_SCALAR, NULL);
-    return ts_cast(ts_detach(x), TS_DTYPE_F64);
+    if (!x) return ts_zeros(router->model->mesh, TS_DTYPE_F64, TS_SHAPE_SCALAR, NULL);
+    return ts_mul_scalar(ts_cast(ts_detach(x), TS_DTYPE_F64), times);
 }
 
 static void count(tsi_router *router, ts_tensor *chosen_BTE, ts_tensor *const loss[NUMBERS])
@@ -97,12 +97,12 @@ static void count(tsi_router *router, ts_tensor *chosen_BTE, ts_tensor *const lo
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.no_grad = 1;
     ts_scope scope = ts_scope_open_with(rank, &options);
+    int64_t tokens = s.extent[0] * s.extent[1];
     for (int i = 0; i < NUMBERS; i++)
-        all[i] = number(router, loss[i]);
+        all[i] = number(router, loss[i], i == DROPPED ? 1.0 : (double)tokens);
     add_to(&router->counted.load, rank, ts_sum(ts_cast(chosen_BTE, TS_DTYPE_F64), both, 2, 0));
     add_to(&router->counted.numbers, rank, ts_stack(all, NUMBERS, 0));
-    router->counted.calls++;
-    router->counted.tokens += s.extent[0] * s.extent[1];
+    router->counted.tokens += tokens;
     ts_scope_close(scope);
 }
 
@@ -231,11 +231,11 @@ ts_status ts_model_router_read(ts_model *m, int64_t index, ts_router_report *out
     if (status == TS_OK && r->counted.numbers)
         status = read_numbers(r->counted.numbers, numbers, NUMBERS);
     fill_load(own, experts, out);
-    double calls = r->counted.calls > 0 ? (double)r->counted.calls : 1.0;
+    double tokens = r->counted.tokens > 0 ? (double)r->counted.tokens : 1.0;
     out->dropped = (int64_t)(numbers[DROPPED] + 0.5);
-    out->aux_loss = numbers[AUX] / calls;
-    out->sequence_loss = numbers[SEQUENCE] / calls;
-    out->z_loss = numbers[Z] / calls;
+    out->aux_loss = numbers[AUX] / tokens;
+    out->sequence_loss = numbers[SEQUENCE] / tokens;
+    out->z_loss = numbers[Z] / tokens;
     if (load) memcpy(load, own, (size_t)experts * sizeof *load);
     tsi_free(own);
     return status;

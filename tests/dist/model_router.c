@@ -160,6 +160,44 @@ TS_TEST_RANKS(routers_repeat_their_bits, 3)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+static ts_router_report report_of(test *t, ts_model *m, const int64_t *cut, int parts)
+{
+    ts_router_report report = TS_INIT(ts_router_report);
+    ts_scope scope = ts_scope_open(t->me, "parts");
+    ts_tensor *all = tokens(m, 1);
+    for (int i = 0; i < parts; i++) {
+        ts_slice_options rows = TS_INIT(ts_slice_options);
+        rows.start = cut[i];
+        rows.end = cut[i + 1];
+        rows.end_is_given = 1;
+        TEST_CHECK(t, ts_model_logits(m, ts_slice(all, 0, &rows)) != NULL);
+    }
+    TEST_OK(t, ts_model_router_read(m, 1, &report, NULL));
+    TEST_OK(t, ts_model_router_step(m));
+    ts_scope_close(scope);
+    return report;
+}
+
+/* Means over tokens are those of the whole in parts of any sizes. */
+TS_TEST_RANKS(routers_of_uneven_parts, 1, 3)
+{
+    ts_model_config config = config_of(EXPERTS, 2);
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_DTYPE_F64;
+    options.sequence_loss = 0.03;
+    options.z_loss = 0.01;
+    ts_model *m =
+        ts_model_create(ts_mesh_create(t->me, t->count > 1 ? "tp=3" : "tp=1"), &config, &options);
+    ts_router_report whole = report_of(t, m, (int64_t[]){ 0, ROWS }, 1);
+    ts_router_report parts = report_of(t, m, (int64_t[]){ 0, 1, 3, ROWS }, 3);
+    TEST_EQ(t, parts.tokens, whole.tokens);
+    TEST_SAY(t, fabs(parts.z_loss - whole.z_loss) < 1e-12, "%.17g, in parts %.17g", whole.z_loss,
+             parts.z_loss);
+    TEST_SAY(t, fabs(parts.sequence_loss - whole.sequence_loss) < 1e-12, "%.17g, in parts %.17g",
+             whole.sequence_loss, parts.sequence_loss);
+    ts_model_destroy(m);
+}
+
 /* ---- groups of experts ----------------------------------------------------------------------- */
 
 enum { GROUPED = 12, LONG = 20 };
