@@ -175,6 +175,27 @@ TS_TEST_RANKS(bias_on_any_cut, 2, 3)
     ts_mesh_release(mesh);
 }
 
+/* Queries that see nothing, because there is nothing: zeros and -inf, and gradients of zeros. */
+TS_TEST_RANKS(bias_of_no_keys, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_attention_options o = TS_INIT(ts_attention_options);
+    ts_tensor *out[6] = { NULL };
+    double sum = NAN, least = NAN, grad = NAN;
+    inputs x = { numbers(mesh, "x:S(2)", TS_SHAPE(B, H, T, D), 1),
+                 numbers(mesh, "x:S(2)", TS_SHAPE(B, G, 0, D), 2),
+                 numbers(mesh, "x:S(2)", TS_SHAPE(B, G, 0, E), 3),
+                 numbers(mesh, "x:S(2)", TS_SHAPE(B, H, T, E), 4) };
+    o.bias = numbers(mesh, "x:R", TS_SHAPE(1, H, T, 1), 5);
+    run(t, &x, &o, out);
+    ts_tensor_item(ts_sum(ts_abs(out[0]), NULL, 0, 0), &sum);
+    ts_tensor_item(ts_amax(out[1], NULL, 0, 0), &least);
+    ts_tensor_item(ts_sum(ts_abs(out[2]), NULL, 0, 0), &grad);
+    TEST_SAY(t, sum == 0 && isinf(least) && least < 0 && grad == 0, "%g, %g, %g", sum, least, grad);
+    TEST_OK(t, ts_rank_status(t->me));
+    ts_mesh_release(mesh);
+}
+
 TS_TEST_RANKS(bias_that_does_not_fit, 1, 2)
 {
     ts_scope_options catching = TS_INIT(ts_scope_options);

@@ -84,13 +84,17 @@ static ts_tensor *scores_of(ts_tensor *const in[4], double scale, ts_dtype wide,
     return ts_masked_fill(s, of_pairs(s, TS_DTYPE_BOOL, hidden_at, p), -(double)INFINITY);
 }
 
-/* The largest score of each query, which is no function of them as far as gradients go. */
+/* The largest score of each query, which is no function of them as far as gradients go. Where there
+ * are no keys it is any number. */
 static ts_tensor *tops_of(ts_rank *rank, ts_tensor *s)
 {
+    const int64_t keys[] = { 3 };
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.no_grad = 1;
     ts_scope scope = ts_scope_open_with(rank, &options);
-    ts_tensor *top = ts_clamp(ts_amax(s, (const int64_t[]){ 3 }, 1, 1), -1e30, (double)NAN);
+    bool none = s && ts_tensor_shape(s).extent[3] == 0;
+    ts_tensor *top = none ? ts_sum(s, keys, 1, 1) : ts_amax(s, keys, 1, 1);
+    top = ts_clamp(top, -1e30, (double)NAN);
     top = top ? ts_scope_pass(scope, top) : NULL;
     ts_scope_close(scope);
     return top;
