@@ -65,8 +65,8 @@ typedef struct ts_pipeline_options {
     ts_micro_input_fn input;
     ts_micro_loss_fn loss;
     void *context;    /* of all */
-    int64_t prefetch; /* a receive begins at most so many actions before its use; 0: with the send
-                       */
+    int64_t prefetch; /* a receive begins at most so many actions before its use, or as early as
+                         sends that wait for it need it; 0: with the send */
     ts_micro_begin_fn begin; /* (optional) */
     ts_micro_shape_fn shape; /* (optional) where all ranks know it, nothing is announced by message;
                                 what is given otherwise is an error all the same */

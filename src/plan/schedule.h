@@ -91,8 +91,8 @@ ts_status tsi_schedule_walk(const ts_schedule *schedule, const tsi_stage_graph *
 /* ---- lowering (schedule_lower.c, schedule_step.c) -------------------------------------------- */
 typedef struct tsi_lower_options {
     int32_t gathered; /* stages of a rank gathered at once; 0: no gathers and reductions */
-    int32_t prefetch; /* a receive stands at most so many computations before its use; 0: as early
-                         as its send */
+    int32_t prefetch; /* a receive stands at most so many computations before its use, or where
+                         sends that wait for it need it; 0: as early as its send */
 } tsi_lower_options;
 ts_status tsi_schedule_lower(const ts_schedule *schedule, const tsi_stage_graph *graph,
                              const tsi_lower_options *options, ts_schedule **out);

@@ -5,7 +5,7 @@
  * Messages are emitted in the order of schedule_walk.c, the two ends of each at one moment. So
  * every rank's list is a part of one sequence in which each event needs only earlier ones: even
  * with sends that wait for their receives it cannot deadlock, and the k-th send of a pair meets the
- * k-th receive. */
+ * k-th receive. Receives that are wanted later keep that: see meet_all. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -287,6 +287,70 @@ static void delay_receives(ts_schedule *s, const tsi_stage_graph *graph, int32_t
     }
 }
 
+/* The receive of the rank's next action, a send; -1: it is none, or that receive is gone. */
+static int64_t awaited(const ts_schedule *s, const int64_t *at, int32_t rank)
+{
+    const ts_cell *send = &s->list[rank].cell[at[rank]];
+    const tsi_schedule_list *peer = &s->list[send->peer];
+    int32_t kind =
+        send->kind == TS_CELL_SEND_FORWARD ? TS_CELL_RECEIVE_FORWARD : TS_CELL_RECEIVE_BACKWARD;
+    if (send->kind != TS_CELL_SEND_FORWARD && send->kind != TS_CELL_SEND_BACKWARD) return -1;
+    for (int64_t i = at[send->peer]; i < peer->count; i++) {
+        const ts_cell *c = &peer->cell[i];
+        if (c->kind == kind && c->peer == rank && c->link == send->link && c->micro == send->micro)
+            return i;
+    }
+    return -1;
+}
+
+/* Everything but messages happens at once; is a message what comes next? */
+static bool reach_message(const ts_schedule *s, int64_t *at, int32_t rank)
+{
+    const tsi_schedule_list *list = &s->list[rank];
+    while (at[rank] < list->count && !tsi_cell_is_message(&list->cell[at[rank]]))
+        at[rank]++;
+    return at[rank] < list->count;
+}
+
+/* The next message whose two ends stand before their ranks; if there is none, one that is sent is
+ * received before what else its rank has: of all that is left, what came first before receives were
+ * delayed is such a one. False: no message is left. */
+static bool meet_one(ts_schedule *s, int64_t *at)
+{
+    int32_t sender = -1;
+    int64_t place = -1;
+    for (int32_t r = 0; r < s->ranks; r++)
+        (void)reach_message(s, at, r);
+    for (int32_t r = 0; r < s->ranks; r++) {
+        int64_t i = at[r] < s->list[r].count ? awaited(s, at, r) : -1;
+        if (i < 0) continue;
+        bool meets = i == at[s->list[r].cell[at[r]].peer];
+        if (sender < 0 || meets) {
+            sender = r;
+            place = i;
+        }
+        if (meets) break;
+    }
+    if (sender < 0) return false;
+    int32_t peer = s->list[sender].cell[at[sender]].peer;
+    ts_cell *cell = s->list[peer].cell, receive = cell[place];
+    memmove(&cell[at[peer] + 1], &cell[at[peer]], (size_t)(place - at[peer]) * sizeof receive);
+    cell[at[peer]++] = receive;
+    at[sender]++;
+    return true;
+}
+
+/* Receives that were delayed beyond what sends that wait for them allow come earlier again. */
+static ts_status meet_all(ts_schedule *s)
+{
+    int64_t *at = tsi_calloc((size_t)s->ranks, sizeof *at);
+    if (!at) return tsi_fail_memory("a schedule", (size_t)s->ranks * sizeof *at);
+    while (meet_one(s, at))
+        ;
+    tsi_free(at);
+    return TS_OK;
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 ts_status tsi_schedule_lower(const ts_schedule *schedule, const tsi_stage_graph *graph,
@@ -300,8 +364,10 @@ ts_status tsi_schedule_lower(const ts_schedule *schedule, const tsi_stage_graph 
     TSI_TRY(add_residence(schedule, options->gathered, &resident));
     ts_status status = add_messages(resident, graph, out);
     ts_schedule_destroy(resident);
-    if (status == TS_OK && options->prefetch > 0) delay_receives(*out, graph, options->prefetch);
-    return status;
+    if (status != TS_OK || options->prefetch <= 0) return status;
+    delay_receives(*out, graph, options->prefetch);
+    status = meet_all(*out);
+    return status == TS_OK ? status : tsi_schedule_done(*out, status, out);
 }
 
 ts_status ts_schedule_lower(const ts_schedule *schedule, int64_t gathered, ts_schedule **out)

@@ -181,6 +181,42 @@ static void refuse_numbers(test *t, const char *name, int64_t ranks, int64_t per
     TEST_CHECK(t, out == NULL);
 }
 
+/* Lowered with receives that stand so late, and proved. */
+static ts_status prove_late(const ts_schedule *s, int32_t prefetch)
+{
+    tsi_lower_options options = { .gathered = TSI_SCHEDULE_GATHERED, .prefetch = prefetch };
+    tsi_stage_graph line;
+    ts_schedule *lowered = NULL;
+    tsi_step *step = NULL;
+    ts_status status = tsi_stage_graph_line(s->stages, &line);
+    if (status != TS_OK) return status;
+    status = tsi_schedule_lower(s, &line, &options, &lowered);
+    if (status == TS_OK) status = tsi_schedule_prove(lowered, &line, &options, &step);
+    tsi_step_destroy(step);
+    ts_schedule_destroy(lowered);
+    tsi_stage_graph_release(&line);
+    return status;
+}
+
+/* Receives as late as can be: a send that waits for one does not wait for itself. */
+TS_TEST(schedule_late_receives)
+{
+    for (int64_t i = 0; ts_schedule_name(i); i++)
+        for (int64_t k = 0; k < 4 * 9 * 3; k++) {
+            ts_schedule_options options = { sizeof options, 1 + k % 4, 1 + k / 4 % 9, 1 + k / 36 };
+            ts_schedule *s = NULL;
+            if (!tsi_schedule_rule_has(i, options.stages_per_rank)) continue;
+            TEST_OK(t, ts_schedule_generate(ts_schedule_name(i), &options, &s));
+            for (int32_t prefetch = 1; prefetch <= 3; prefetch++)
+                TEST_SAY(t, prove_late(s, prefetch) == TS_OK,
+                         "%s of %lld ranks, %lld micro-batches, %lld stages each: prefetch %d",
+                         ts_schedule_name(i), (long long)options.ranks,
+                         (long long)options.micro_batches, (long long)options.stages_per_rank,
+                         prefetch);
+            ts_schedule_destroy(s);
+        }
+}
+
 TS_TEST(schedule_bad_numbers)
 {
     refuse_numbers(t, "1F1C", 2, 1, 2, "did you mean 1F1B?");
