@@ -196,6 +196,9 @@ static ts_status copy_shared(ts_pipeline *p, const ts_stages *stages)
     p->shared_count = (int32_t)count;
     for (size_t i = 0; i < count; i++) {
         const ts_shared_param *from = &stages->shared[i];
+        if (from->stage_count < 1)
+            return TSI_FAIL(TS_ERR_ARG, "pipeline: shared parameter %lld is of no stage",
+                            (long long)i);
         size_t bytes = (size_t)from->stage_count * sizeof *from->stage;
         int32_t *stage = tsi_arena_alloc(&p->memory, bytes + 1);
         if (!stage) return tsi_fail_memory("a pipeline", bytes);
@@ -521,21 +524,36 @@ typedef struct norming {
     tsi_norm_sums sums;
 } norming;
 
-/* Of a parameter that several stages hold, the first one's counts. */
-static bool counts_here(const ts_pipeline *p, const ts_tensor *parameter)
+static bool is_shared(const ts_pipeline *p, const ts_tensor *parameter)
 {
     for (int32_t i = 0; i < p->shared_count; i++)
-        if (p->shared[i].parameter == parameter) return tsi_pipeline_has(p, p->shared[i].stage[0]);
-    return true;
+        if (p->shared[i].parameter == parameter) return true;
+    return false;
+}
+
+static ts_status norm_of(norming *n, ts_tensor *parameter)
+{
+    ts_tensor *grad;
+    TSI_TRY(tsi_settled_grad(parameter, &grad));
+    return grad ? tsi_norm_add(&n->sums, grad) : TS_OK;
 }
 
 static ts_status norm_add(const char *name, ts_tensor *parameter, void *context)
 {
     (void)name;
     norming *n = context;
-    ts_tensor *grad;
-    TSI_TRY(tsi_settled_grad(parameter, &grad));
-    return grad && counts_here(n->p, parameter) ? tsi_norm_add(&n->sums, grad) : TS_OK;
+    return is_shared(n->p, parameter) ? TS_OK : norm_of(n, parameter);
+}
+
+/* Of a parameter that several stages hold, the first one's counts, whichever module has it. */
+static ts_status norm_shared(norming *n)
+{
+    for (int32_t i = 0; i < n->p->shared_count; i++) {
+        const ts_shared_param *shared = &n->p->shared[i];
+        if (shared->parameter && tsi_pipeline_has(n->p, shared->stage[0]))
+            TSI_TRY(norm_of(n, shared->parameter));
+    }
+    return TS_OK;
 }
 
 /* `fn` for every module of this rank's stages. */
@@ -602,6 +620,7 @@ ts_status ts_pipeline_clip_grad_norm(ts_pipeline *p, double norm_max, double *no
     norming n = { .p = p };
     double mine = 0, total = 0;
     ts_status status = each_module(p, norm_module, &n);
+    if (status == TS_OK) status = norm_shared(&n);
     if (status == TS_OK) status = tsi_norm_total(&n.sums, &mine);
     tsi_norm_drop(&n.sums);
     if (status == TS_OK) status = ts_pipeline_sum(p, mine, &total);

@@ -312,8 +312,6 @@ TS_TEST_RANKS(pipeline_integers, 1, 2, 3, 6)
     run_network(t, &masked);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
-
 static ts_schedule *make_schedule(test *t, const char *name, int64_t per)
 {
     ts_schedule *s = NULL;
@@ -330,6 +328,59 @@ static void fails_with(test *t, const char *words)
     TEST_CHECK(t, ts_rank_status(t->me) != TS_OK);
     TEST_SAYS(t, ts_rank_error(t->me)->text, words);
 }
+
+/* ---- shared parameters ----------------------------------------------------------------------- */
+
+static ts_pipeline *share(ts_mesh *mesh, const ts_schedule *s, pipe *p, int64_t stages)
+{
+    static const ts_stage_input from[2] = { { -1, 0 }, { 0, 0 } };
+    static const int32_t both[2] = { 0, 1 };
+    ts_stage stage[2];
+    for (int i = 0; i < 2; i++)
+        stage[i] = (ts_stage){ .module = p->module[i] ? &p->module[i] : NULL,
+                               .module_count = 1,
+                               .input = &from[i],
+                               .input_count = 1,
+                               .output_count = 1 };
+    ts_shared_param shared = { p->layers[0].weight, both, stages };
+    ts_pipeline_options options = TS_INIT(ts_pipeline_options);
+    options.input = give;
+    options.loss = loss_of;
+    options.context = &p->run;
+    return ts_pipeline_create(mesh, &(ts_stages){ stage, 2, &shared, 1 }, s, &options);
+}
+
+/* Both stages use one weight, which is in a module of neither. */
+TS_TEST_RANKS(pipeline_norm_of_what_is_shared, 1, 2)
+{
+    double grad[WIDTH * WIDTH], want = 0, norm = NAN;
+    ts_schedule *s = make_schedule(t, "LoopedBFS", 2 / t->count);
+    ts_mesh *mesh = ts_mesh_create(t->me, "pp=*");
+    pipe p = { .run.self = ts_pipeline_mesh(mesh, NULL) };
+    ts_module *owner = make_layer(p.run.self, &unet, 0, &p.layers[0]);
+    for (int i = 0; i < 2; i++)
+        if (ts_schedule_rank_of(s, i) == ts_mesh_coord(mesh, "pp"))
+            p.module[i] = ts_module_create(p.run.self, &plain, &p.layers[0]);
+    p.pipeline = share(mesh, s, &p, 2);
+    TEST_OK(t, ts_pipeline_step(p.pipeline, (int64_t[MICROS]){ 3, 2, 1, 0 }, NULL));
+    TEST_OK(t, ts_pipeline_clip_grad_norm(p.pipeline, 0, &norm));
+    TEST_CHECK(t, read_gradient(p.layers[0].weight, grad));
+    for (int i = 0; i < WIDTH * WIDTH; i++)
+        want += grad[i] * grad[i];
+    TEST_SAY(t, want > 0 && fabs(norm - sqrt(want)) <= 1e-12 * norm, "%g, not %g", norm,
+             sqrt(want));
+    ts_scope_options catching = TS_INIT(ts_scope_options);
+    catching.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &catching);
+    TEST_CHECK(t, share(mesh, s, &p, 0) == NULL);
+    fails_with(t, "shared parameter 0 is of no stage");
+    ts_scope_close(scope);
+    close_pipe(&p);
+    ts_module_destroy(owner);
+    ts_schedule_destroy(s);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
 
 TS_TEST_RANKS(pipeline_bad_graphs, 2)
 {
