@@ -125,6 +125,10 @@ ts_status ts_micro_documents(const int64_t *length, int64_t count, int64_t micro
     if (!length || !begin || count < 1 || micros < 1)
         return TSI_FAIL(TS_ERR_ARG, "micro_documents: %lld documents in %lld parts",
                         (long long)count, (long long)micros);
+    for (int64_t i = 0; i < count; i++)
+        if (length[i] < 0)
+            return TSI_FAIL(TS_ERR_ARG, "micro_documents: document %lld has length %lld",
+                            (long long)i, (long long)length[i]);
     int64_t parts = micros < count ? micros : count, at = 0;
     double *cost = tsi_alloc_array((size_t)count, sizeof *cost);
     if (!cost) return tsi_fail_memory("lengths of documents", (size_t)count * sizeof *cost);

@@ -117,6 +117,27 @@ static ts_status push(ts_tokens *tokens, int32_t id)
     return TS_OK;
 }
 
+static ts_status check_options(const ts_generate_options *o)
+{
+    if (!(o->temperature >= 0) || isinf(o->temperature))
+        return TSI_FAIL(TS_ERR_ARG, "generate: the temperature is a number from 0 on, not %g",
+                        o->temperature);
+    if (o->top_k >= 0 && o->tokens >= 0) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "generate: %lld tokens of the likeliest %d: neither is negative",
+                    (long long)o->tokens, o->top_k);
+}
+
+/* A logit of -inf is a token that is out of the question; others that are no numbers are of a model
+ * that has none. */
+static ts_status check_logits(const double *logit, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!(logit[i] < (double)INFINITY))
+            return TSI_FAIL(TS_ERR_STATE, "generate: the model gives token %lld the logit %g",
+                            (long long)i, logit[i]);
+    return TS_OK;
+}
+
 static ts_status check_prompt(const ts_tokens *prompt, int64_t vocabulary)
 {
     if (prompt->count < 1) return TSI_FAIL(TS_ERR_ARG, "generate: the prompt is empty");
@@ -144,11 +165,13 @@ static ts_status go_on(session *s, ts_tokens *out)
 {
     const ts_generate_options *o = s->options;
     int64_t wanted = o->tokens > 0 || o->exact ? o->tokens : 128;
+    int64_t vocabulary = ts_model_configuration(s->model)->vocab;
     for (int64_t n = 0, end = 0; n < wanted; n++) {
         TSI_TRY(asked_to_end(s->model, o, &end));
         if (end) break;
         TSI_TRY(last_logits(s));
-        int32_t token = choose(o, s->logit, ts_model_configuration(s->model)->vocab, n);
+        TSI_TRY(check_logits(s->logit, vocabulary));
+        int32_t token = choose(o, s->logit, vocabulary, n);
         if (token == o->stop) break;
         TSI_TRY(push(&s->all, token));
         TSI_TRY(push(out, token));
@@ -185,6 +208,7 @@ ts_status ts_generate(ts_model *model, const ts_tokens *prompt, const ts_generat
     ts_generate_options o = { .struct_size = sizeof o, .stop = -1 };
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    TSI_TRY(check_options(&o));
     TSI_TRY(check_prompt(prompt, ts_model_configuration(model)->vocab));
     TSI_TRY(ts_model_documents(model, NULL)); /* a text is no row of packed documents */
     session s = { .model = model, .me = me, .options = &o };

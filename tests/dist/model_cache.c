@@ -181,6 +181,39 @@ TS_TEST_RANKS(texts_are_the_same_without_a_cache, 1, 2, 4)
     same_text(t, mesh, &scaled, "positions scaled by the length");
 }
 
+static void refuse_text(test *t, ts_model *model, const ts_generate_options *options,
+                        const char *says)
+{
+    int32_t id = 4;
+    ts_tokens prompt = { .id = &id, .count = 1 }, out = { 0 };
+    TEST_CHECK(t, ts_generate(model, &prompt, options, &out) != TS_OK);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, says);
+    TEST_EQ(t, out.count, 0);
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_tokens_release(&out);
+}
+
+TS_TEST_RANKS(texts_of_no_numbers_are_refused, 1, 2)
+{
+    ts_model_config config = config_of(TS_MODEL_LLAMA);
+    subject one = subject_on(t, t->count == 1 ? "dp=1" : "tp=2", &config);
+    static const double temperatures[] = { -1, NAN, INFINITY };
+    ts_generate_options options;
+    for (int i = 0; i < 3; i++) {
+        ts_generate_options_init(&options);
+        options.temperature = temperatures[i];
+        refuse_text(t, one.model, &options, "a number from 0 on");
+    }
+    ts_generate_options_init(&options);
+    options.top_k = -1;
+    refuse_text(t, one.model, &options, "neither is negative");
+    ts_generate_options_init(&options);
+    ts_tensor *norm = ts_module_find_param(ts_model_module(one.model), "model.norm.weight");
+    TEST_OK(t, ts_tensor_write(norm, ts_mul_scalar(norm, (double)NAN)));
+    refuse_text(t, one.model, &options, "the model gives token 0 the logit");
+    subject_end(&one);
+}
+
 /* ---- what a cache cannot go on from ---------------------------------------------------------- */
 
 static void refuse(test *t, ts_model_cache *cache, const ts_sharding *where, ts_shape ids,

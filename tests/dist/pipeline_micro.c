@@ -90,4 +90,6 @@ TS_TEST(micro_batches_of_documents)
         TEST_EQ(t, begin[m], 6);
     TEST_STATUS(t, ts_micro_documents(length, 6, 0, begin), TS_ERR_ARG);
     TEST_SAYS(t, ts_last_error(), "6 documents in 0 parts");
+    TEST_STATUS(t, ts_micro_documents((const int64_t[]){ 2, -1 }, 2, 2, begin), TS_ERR_ARG);
+    TEST_SAYS(t, ts_last_error(), "document 1 has length -1");
 }
