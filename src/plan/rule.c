@@ -90,9 +90,9 @@ void tsi_rules_finish(tsi_rules *rules)
 
 /* Where each letter stands in each operand; operands are inputs, then outputs. */
 typedef struct expression {
-    int8_t dim[LETTERS][16];
+    int8_t dim[LETTERS][TSI_OPERAND_MAX + TSI_RESULT_MAX];
     bool used[LETTERS], fixed[LETTERS];
-    int order[LETTERS], letter_count, operand_count;
+    int order[LETTERS], letter_count, input_count, operand_count;
 } expression;
 
 static int letter_of(char c)
@@ -118,6 +118,7 @@ static void expression_parse(expression *e, const char *dims)
         } else if (*c == ',' || *c == '-') {
             operand++;
             place = 0;
+            if (*c == '-') e->input_count = operand;
         }
     }
     e->operand_count = operand + 1;
@@ -127,7 +128,8 @@ void tsi_rules_dims(tsi_rules *rules, const char *dims, const ts_meta *in, ts_re
 {
     expression e;
     expression_parse(&e, dims);
-    TSI_ASSERT(e.operand_count == rules->input_count + rules->output_count);
+    TSI_ASSERT(rules->input_count <= e.input_count);
+    TSI_ASSERT(rules->output_count == e.operand_count - e.input_count);
     for (int l = 0; l < e.letter_count; l++) {
         int letter = e.order[l];
         if (e.fixed[letter]) continue;
@@ -144,7 +146,7 @@ void tsi_rules_dims(tsi_rules *rules, const char *dims, const ts_meta *in, ts_re
             if (dim != NOT_THERE && !broadcast && row[i] != TSI_ROLE_NONE) row[i] = TSI_S(dim);
         }
         for (int32_t o = 0; o < rules->output_count; o++) {
-            int8_t dim = e.dim[letter][rules->input_count + o];
+            int8_t dim = e.dim[letter][e.input_count + o];
             row[rules->input_count + o] = dim != NOT_THERE ? TSI_S(dim) : TSI_P(reduce);
         }
     }

@@ -112,7 +112,7 @@ typedef struct tsi_traits {
 /* ---- derivations: each adds rows ------------------------------------------------------------- */
 /* Index expression "mk,kn->mn" over the given input metas: a letter that is absent from the result
  * is reduced by `reduce`; "x!" cannot be cut; a letter whose extents differ (broadcast) is R where
- * the extent is 1. */
+ * the extent is 1. Its last inputs may be absent. */
 void tsi_rules_dims(tsi_rules *rules, const char *dims, const ts_meta *in, ts_reduce reduce);
 /* Elementwise with broadcast: every dim of the result may be cut; inputs that lack it or have
  * extent 1 are R. */

@@ -240,6 +240,47 @@ TS_TEST_RANKS(rules_by_expression_and_by_function, 1, 2, 3)
     FAMILY_REFUSES(t, "not 1 and 1 dims", ts_op_apply(op[0], wrong, NULL));
 }
 
+/* Sixteen factors in f64, of which all but the first may be absent. */
+static ts_status product_kernel(const void *attributes, const ts_array *const *in,
+                                ts_array *const *out)
+{
+    (void)attributes;
+    for (int64_t i = 0; i < ts_shape_count(&out[0]->meta.shape); i++) {
+        double product = 1;
+        for (int k = 0; k < 16; k++)
+            if (in[k]) product *= ((const double *)in[k]->data)[i];
+        ((double *)out[0]->data)[i] = product;
+    }
+    return TS_OK;
+}
+
+TS_TEST_RANKS(an_expression_of_many_inputs_some_absent, 1, 2, 3)
+{
+    static const ts_op_desc desc = {
+        .struct_size = sizeof(ts_op_desc),
+        .name = "test.product",
+        .dims = "ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab->ab",
+        .input_count = 16,
+        .input_min = 1,
+        .output_count = 1,
+        .infer = like,
+        .kernel = product_kernel,
+        .dtypes = 1u << TS_DTYPE_F64,
+    };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_op *op = ts_op_register(t->me, &desc);
+    ts_tensor *x = ts_full(2, mesh, TS_DTYPE_F64, TS_SHAPE(5, 3), "S(0)"), *in[16];
+    for (int count = 1; count <= 16; count += 5) {
+        for (int i = 0; i < 16; i++)
+            in[i] = i < count ? x : NULL;
+        ts_tensor *y = ts_op_apply(op, in, NULL);
+        if (t->count > 1) family_plan(t, y, "S(0)", "product");
+        family_same(t, y, ts_full(1 << count, mesh, TS_DTYPE_F64, TS_SHAPE(5, 3), "R"), "product");
+    }
+    ts_tensor *row = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3), "R"), *wrong[16] = { row };
+    FAMILY_REFUSES(t, "input 0 has 1 dims, 2 in its index", ts_op_apply(op, wrong, NULL));
+}
+
 /* ---- a body of operators that communicates --------------------------------------------------- */
 
 /* Rows minus the mean of all rows: the mean is reduced inside. */
@@ -342,14 +383,17 @@ static void refuses(test *t, ts_op_desc *desc, const char *words)
 
 TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
 {
-    static ts_op_desc bad[8]; /* by address: one descriptor, one verdict */
-    static const char *const words[] = { "built-in operator",  "1 to 16",
-                                         "neither kernel nor", "do not hold",
-                                         "\"S(7)->S(0)\"",     "no \"->\"",
-                                         "taken by another",   "sample is required" };
+    enum { COUNT = 14 };
+    static ts_op_desc bad[COUNT]; /* by address: one descriptor, one verdict */
+    static const char *const words[COUNT] = {
+        "built-in operator", "1 to 16",           "neither kernel nor", "do not hold",
+        "\"S(7)->S(0)\"",    "dims \"ab\"",       "taken by another",   "sample is required",
+        "dims \"ab,b->a\"",  "dims \"ab->ab,b\"", "dims \"*oops\"",     "saves 0x4",
+        "flow 0x80",         "dims_reduce 99"
+    };
     static atomic_flag filled = ATOMIC_FLAG_INIT; /* once in each process */
     if (!atomic_flag_test_and_set(&filled)) {
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < COUNT; i++)
             bad[i] = swish_desc;
         bad[0].name = "softmax";
         bad[1].input_count = 17;
@@ -359,7 +403,13 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
         bad[5].dims = "ab";
         bad[7].dims = NULL;
         bad[7].shard = odd_shard;
-        for (int i = 1; i < 8; i++)
+        bad[8].dims = "ab,b->a";
+        bad[9].dims = "ab->ab,b";
+        bad[10].dims = "*oops";
+        bad[11].saves = 4;
+        bad[12].flow = 128;
+        bad[13].dims_reduce = 99;
+        for (int i = 1; i < COUNT; i++)
             if (i != 6) bad[i].name = "test.bad";
     }
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
@@ -368,7 +418,7 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
             ts_tensor_item(
                 ts_sum(ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(t->count), "S(0)"), NULL, 0, 0), &sum));
     TEST_CHECK(t, ts_op_register(t->me, &swish_desc) != NULL);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < COUNT; i++)
         refuses(t, &bad[i], words[i]);
     FAMILY_REFUSES(t, "a descriptor", ts_op_register(t->me, NULL));
     FAMILY_REFUSES(t, "are required", ts_op_apply(NULL, NULL, NULL));

@@ -106,13 +106,43 @@ static ts_status check_name(const char *name)
     return TS_OK;
 }
 
+static ts_status check_dims(const ts_op_desc *u)
+{
+    int32_t letters[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
+    bool pointwise = u->dims && u->dims[0] == '*';
+    if (!u->dims || (pointwise && strspn(u->dims, "*,-> ") == strlen(u->dims))) return TS_OK;
+    if (!pointwise && tsi_user_letters(u, letters)) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "%s: dims \"%s\" does not read as letters of %d inputs and %d outputs, such as "
+                    "\"mk,kn->mn\", at most %d each",
+                    u->name, u->dims, u->input_count, u->output_count, TS_NDIM_MAX);
+}
+
+/* Bits that say nothing are a mistake: what was meant would be missing without a word. */
+static ts_status check_bits(const ts_op_desc *u)
+{
+    uint64_t inputs = (UINT64_C(1) << u->input_count) - 1;
+    uint64_t outputs = (UINT64_C(1) << u->output_count) - 1;
+    if (u->saves & ~(inputs | outputs << TSI_SAVE_OUT))
+        return TSI_FAIL(TS_ERR_ARG,
+                        "%s: saves 0x%llx has bits of none of its %d inputs (from bit 0) and %d "
+                        "outputs (from bit %d)",
+                        u->name, (unsigned long long)u->saves, u->input_count, u->output_count,
+                        TSI_SAVE_OUT);
+    if (u->flow & ~(2u * TS_FLOW_DOWN - 1) || u->flow_inputs & ~inputs)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "%s: flow 0x%x is of no TS_FLOW, or flow_inputs 0x%x of no input", u->name,
+                        u->flow, u->flow_inputs);
+    if (u->dims_reduce < 0 || u->dims_reduce >= TS_REDUCE_COUNT)
+        return TSI_FAIL(TS_ERR_ARG, "%s: dims_reduce %d is no reduction", u->name, u->dims_reduce);
+    return TS_OK;
+}
+
 static ts_status check_functions(const ts_op_desc *u)
 {
     bool pointwise = u->dims && u->dims[0] == '*';
     if (!u->dims && !u->shard)
         return TSI_FAIL(TS_ERR_ARG, "%s: dims or shard must say what it allows", u->name);
-    if (u->dims && !pointwise && !strstr(u->dims, "->"))
-        return TSI_FAIL(TS_ERR_ARG, "%s: dims \"%s\" has no \"->\"", u->name, u->dims);
     if (!u->infer && !pointwise)
         return TSI_FAIL(TS_ERR_NULL, "%s: infer is required but with dims \"*->*\"", u->name);
     if (!u->kernel == !u->compose)
@@ -140,6 +170,8 @@ static ts_status check_desc(const ts_op_desc *u)
     if (u->attributes_bytes > TSI_ATTRIBUTES_MAX)
         return TSI_FAIL(TS_ERR_ARG, "%s: %llu bytes of attributes, at most %d are possible",
                         u->name, (unsigned long long)u->attributes_bytes, TSI_ATTRIBUTES_MAX);
+    TSI_TRY(check_bits(u));
+    TSI_TRY(check_dims(u));
     return check_functions(u);
 }
 

@@ -37,6 +37,9 @@ void tsi_user_rules(const tsi_op_call *call, tsi_rules *rules);
 void tsi_user_traits(const tsi_op_call *call, tsi_traits *out);
 bool tsi_user_sample(const tsi_user_op *op, uint64_t *random, int32_t variant, ts_meta *in,
                      int32_t *input_count, void *attributes);
+/* The letters of each operand in its index expression, inputs, then outputs; false: that does not
+ * read as one of its operands. */
+bool tsi_user_letters(const ts_op_desc *user, int32_t *letters);
 /* Refuses an operator whose rules do not hold (verify.c). */
 ts_status tsi_verify_user(ts_world *world, const tsi_op_desc *op);
 /* All of a world, newest first. */

@@ -21,6 +21,24 @@ static ts_status failed(const char *op, const char *what, ts_status status)
     return TSI_FAIL(status, "%s: its %s function failed: %s", op, what, ts_status_name(status));
 }
 
+static ts_status check_dims(const tsi_op_call *call)
+{
+    const ts_op_desc *user = &tsi_user_of(call->op)->user;
+    int32_t letters[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
+    if (!user->dims || user->dims[0] == '*' || !tsi_user_letters(user, letters)) return TS_OK;
+    for (int32_t k = 0; k < call->input_count + call->output_count; k++) {
+        bool input = k < call->input_count;
+        int32_t o = k - call->input_count;
+        const ts_meta *meta = input ? &call->in[k] : &call->out[o];
+        int32_t said = letters[input ? k : user->input_count + o];
+        if (meta->dtype == TS_DTYPE_NONE || meta->shape.ndim == said) continue;
+        return TSI_FAIL(TS_ERR_SHAPE, "%s: %s %d has %d dims, %d in its index expression \"%s\"",
+                        call->op->name, input ? "input" : "output", input ? k : o, meta->shape.ndim,
+                        said, user->dims);
+    }
+    return TS_OK;
+}
+
 ts_status tsi_user_infer(const tsi_op_call *call)
 {
     const tsi_user_op *op = tsi_user_of(call->op);
@@ -46,7 +64,7 @@ ts_status tsi_user_infer(const tsi_op_call *call)
                             "dtype",
                             call->op->name, o);
     }
-    return TS_OK;
+    return check_dims(call);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
