@@ -376,6 +376,13 @@ static ts_status odd_shard(const void *attributes, const ts_meta *in, int32_t ru
     return TS_OK;
 }
 
+static const ts_op_attribute bad_table[][3] = {
+    { { "dims", TS_ATTRIBUTE_DIMS, 0, "[1]", NULL } }, /* 72 bytes in a struct of 8 */
+    { { "mode", TS_ATTRIBUTE_CHOICE, 0, "\"a\"", NULL } },
+    { { "beta", (ts_attribute_type)77, 0, "1", NULL } },
+    { { "beta", TS_ATTRIBUTE_REAL, 0, "1", NULL }, { "beta", TS_ATTRIBUTE_REAL, 0, "2", NULL } },
+};
+
 static void refuses(test *t, ts_op_desc *desc, const char *words)
 {
     FAMILY_REFUSES(t, words, ts_op_register(t->me, desc));
@@ -383,14 +390,26 @@ static void refuses(test *t, ts_op_desc *desc, const char *words)
 
 TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
 {
-    enum { COUNT = 14 };
+    enum { COUNT = 18 };
     static ts_op_desc bad[COUNT]; /* by address: one descriptor, one verdict */
-    static const char *const words[COUNT] = {
-        "built-in operator", "1 to 16",           "neither kernel nor", "do not hold",
-        "\"S(7)->S(0)\"",    "dims \"ab\"",       "taken by another",   "sample is required",
-        "dims \"ab,b->a\"",  "dims \"ab->ab,b\"", "dims \"*oops\"",     "saves 0x4",
-        "flow 0x80",         "dims_reduce 99"
-    };
+    static const char *const words[COUNT] = { "built-in operator",
+                                              "1 to 16",
+                                              "neither kernel nor",
+                                              "do not hold",
+                                              "\"S(7)->S(0)\"",
+                                              "dims \"ab\"",
+                                              "taken by another",
+                                              "sample is required",
+                                              "dims \"ab,b->a\"",
+                                              "dims \"ab->ab,b\"",
+                                              "dims \"*oops\"",
+                                              "saves 0x4",
+                                              "flow 0x80",
+                                              "dims_reduce 99",
+                                              "takes 72 bytes at offset 0",
+                                              "\"mode\" has no choices",
+                                              "type 77",
+                                              "\"beta\" twice" };
     static atomic_flag filled = ATOMIC_FLAG_INIT; /* once in each process */
     if (!atomic_flag_test_and_set(&filled)) {
         for (int i = 0; i < COUNT; i++)
@@ -409,6 +428,8 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
         bad[11].saves = 4;
         bad[12].flow = 128;
         bad[13].dims_reduce = 99;
+        for (int i = 14; i < COUNT; i++)
+            bad[i].attribute = bad_table[i - 14];
         for (int i = 1; i < COUNT; i++)
             if (i != 6) bad[i].name = "test.bad";
     }

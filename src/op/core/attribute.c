@@ -204,6 +204,65 @@ ts_attribute tsi_attribute_value(const tsi_attribute *a, const void *attributes)
     return none;
 }
 
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+enum { TABLE_MAX = 64 }; /* bits of reading.given */
+
+/* Bytes of the field; 0: of no type. */
+static size_t field_bytes(ts_attribute_type type)
+{
+    switch (type) {
+    case TS_ATTRIBUTE_INT:
+        return sizeof(int64_t);
+    case TS_ATTRIBUTE_REAL:
+        return sizeof(double);
+    case TS_ATTRIBUTE_BOOL:
+    case TS_ATTRIBUTE_DTYPE:
+    case TS_ATTRIBUTE_CHOICE:
+        return sizeof(int32_t);
+    case TS_ATTRIBUTE_DIMS:
+        return sizeof(tsi_dims);
+    case TS_ATTRIBUTE_TEXT:
+        return TSI_ATTRIBUTE_TEXT;
+    case TS_ATTRIBUTE_NUMBER:
+        return sizeof(ts_number);
+    case TS_ATTRIBUTE_NONE:
+        break;
+    }
+    return 0;
+}
+
+static size_t field_align(ts_attribute_type type)
+{
+    size_t bytes = field_bytes(type);
+    return type == TS_ATTRIBUTE_TEXT ? 1 : bytes < sizeof(int64_t) ? bytes : sizeof(int64_t);
+}
+
+ts_status tsi_attributes_check_table(const tsi_op_desc *op)
+{
+    for (int32_t i = 0; op->attribute && op->attribute[i].name; i++) {
+        const tsi_attribute *a = &op->attribute[i];
+        size_t bytes = field_bytes(a->type);
+        if (i == TABLE_MAX)
+            return TSI_FAIL(TS_ERR_ARG, "%s: its table has more than %d attributes", op->name, i);
+        if (bytes == 0)
+            return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" has type %d, which is none", op->name,
+                            a->name, (int)a->type);
+        if (a->offset % field_align(a->type) != 0 || a->offset + bytes > op->attribute_bytes)
+            return TSI_FAIL(
+                TS_ERR_ARG,
+                "%s: attribute \"%s\" takes %zu bytes at offset %u, which is no field of "
+                "a struct of %zu bytes",
+                op->name, a->name, bytes, a->offset, op->attribute_bytes);
+        if (a->type == TS_ATTRIBUTE_CHOICE && (!a->choices || !a->choices[0]))
+            return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" has no choices", op->name, a->name);
+        for (int32_t k = 0; k < i; k++)
+            if (strcmp(op->attribute[k].name, a->name) == 0)
+                return TSI_FAIL(TS_ERR_ARG, "%s: its table has \"%s\" twice", op->name, a->name);
+    }
+    return TS_OK;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 static ts_status json_dims(const char *name, const ts_json *list, ts_attribute *out)
@@ -314,7 +373,7 @@ static ts_status read_said(reading *r, const ts_attribute *said)
     for (int32_t i = 0; r->op->attribute && r->op->attribute[i].name; i++) {
         const tsi_attribute *a = &r->op->attribute[i];
         if (strcmp(a->name, name) != 0) continue;
-        TSI_ASSERT(i < 64); /* bits of `given` */
+        TSI_ASSERT(i < TABLE_MAX);
         if (said->type == TS_ATTRIBUTE_NONE && a->otherwise) return TS_OK;
         r->given |= UINT64_C(1) << i;
         return set_value(r->op, a, said, r->out);

@@ -229,6 +229,7 @@ static ts_status op_fill(ts_world *world, tsi_user_op *op)
         return TSI_FAIL(TS_ERR_ARG, "register: the name \"%s\" is taken by another descriptor",
                         op->name);
     fill_desc(op);
+    TSI_TRY(tsi_attributes_check_table(&op->desc));
     TSI_TRY(fill_defaults(op));
     return op->user.kernel ? tsi_verify_user(world, &op->desc) : TS_OK;
 }
