@@ -72,7 +72,8 @@ typedef struct ts_op_desc { /* static, the same on every rank; its address is it
     int32_t input_min;    /* trailing inputs may be NULL down to this number; 0: none may */
     int32_t dims_reduce;  /* ts_reduce of letters that the result lacks; 0: sum */
     uint32_t flow;        /* TS_FLOW_* */
-    uint32_t dtypes;      /* bit d: what kernel takes; others are cast around it. 0: anything */
+    uint32_t dtypes;      /* bit d: what kernel takes; others are cast around it, to the widest of
+                           * their kind or of one that holds it, else refused. 0: anything */
     uint32_t flow_inputs; /* with LINEAR_EACH, AVG_WITH_R, UP, DOWN: the inputs meant; 0: all */
     uint32_t reserved;
     const ts_op_attribute *attribute; /* table, for requests in JSON */

@@ -86,6 +86,41 @@ TS_TEST_RANKS(an_operator_of_the_user_takes_any_placement, 1, 2, 3, 4)
     }
 }
 
+static ts_status twice_kernel(const void *attributes, const ts_array *const *in,
+                              ts_array *const *out)
+{
+    (void)attributes;
+    if (in[0]->meta.dtype != TS_DTYPE_I16 || out[0]->meta.dtype != TS_DTYPE_I16)
+        return ts_op_fail(TS_ERR_DTYPE, "twice takes i16");
+    for (int64_t i = 0; i < ts_shape_count(&in[0]->meta.shape); i++)
+        ((int16_t *)out[0]->data)[i] = (int16_t)(2 * ((const int16_t *)in[0]->data)[i]);
+    return TS_OK;
+}
+
+TS_TEST_RANKS(its_kernel_sees_dtypes_that_it_takes, 1, 2)
+{
+    static const ts_op_desc desc = { .struct_size = sizeof(ts_op_desc),
+                                     .name = "test.twice",
+                                     .dims = "*->*",
+                                     .input_count = 1,
+                                     .output_count = 1,
+                                     .kernel = twice_kernel,
+                                     .dtypes = 1u << TS_DTYPE_I16 };
+    static const ts_dtype fine[] = { TS_DTYPE_I16, TS_DTYPE_I64, TS_DTYPE_I32, TS_DTYPE_U8 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_op *op = ts_op_register(t->me, &desc);
+    for (int d = 0; d < 4; d++) {
+        ts_tensor *x = ts_arange(mesh, fine[d], TS_SHAPE(5), "S(0)", NULL);
+        family_same(t, ts_cast(ts_op_apply(op, &x, NULL), TS_DTYPE_F64),
+                    ts_cast(ts_add(x, x), TS_DTYPE_F64), ts_dtype_name(fine[d]));
+    }
+    ts_tensor *real = ts_full(0.5, mesh, TS_DTYPE_F32, TS_SHAPE(5), "S(0)");
+    ts_tensor *pairs = ts_ones(mesh, TS_DTYPE_C64, TS_SHAPE(5), "S(0)");
+    FAMILY_REFUSES(t, "input 0 is f32, which no dtype", ts_op_apply(op, &real, NULL));
+    FAMILY_REFUSES(t, "input 0 is c64, which no dtype",
+                   ts_op_apply(ts_op_register(t->me, &swish_desc), &pairs, &(swish){ 1 }));
+}
+
 TS_TEST_RANKS(its_gradient_is_that_of_differences, 1, 2, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
@@ -390,7 +425,7 @@ static void refuses(test *t, ts_op_desc *desc, const char *words)
 
 TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
 {
-    enum { COUNT = 18 };
+    enum { COUNT = 19 };
     static ts_op_desc bad[COUNT]; /* by address: one descriptor, one verdict */
     static const char *const words[COUNT] = { "built-in operator",
                                               "1 to 16",
@@ -409,7 +444,8 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
                                               "takes 72 bytes at offset 0",
                                               "\"mode\" has no choices",
                                               "type 77",
-                                              "\"beta\" twice" };
+                                              "\"beta\" twice",
+                                              "dtypes 0x80000000" };
     static atomic_flag filled = ATOMIC_FLAG_INIT; /* once in each process */
     if (!atomic_flag_test_and_set(&filled)) {
         for (int i = 0; i < COUNT; i++)
@@ -428,8 +464,9 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
         bad[11].saves = 4;
         bad[12].flow = 128;
         bad[13].dims_reduce = 99;
-        for (int i = 14; i < COUNT; i++)
+        for (int i = 14; i < 18; i++)
             bad[i].attribute = bad_table[i - 14];
+        bad[18].dtypes = 1u << 31;
         for (int i = 1; i < COUNT; i++)
             if (i != 6) bad[i].name = "test.bad";
     }

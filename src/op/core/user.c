@@ -135,6 +135,8 @@ static ts_status check_bits(const ts_op_desc *u)
                         u->flow, u->flow_inputs);
     if (u->dims_reduce < 0 || u->dims_reduce >= TS_REDUCE_COUNT)
         return TSI_FAIL(TS_ERR_ARG, "%s: dims_reduce %d is no reduction", u->name, u->dims_reduce);
+    if (u->dtypes & ~((1u << TS_DTYPE_COUNT) - 2))
+        return TSI_FAIL(TS_ERR_ARG, "%s: dtypes 0x%x has bits of no dtype", u->name, u->dtypes);
     return TS_OK;
 }
 

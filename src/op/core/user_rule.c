@@ -175,6 +175,8 @@ static ts_dtype sample_dtype(const ts_op_desc *user)
                                        TS_DTYPE_BOOL };
     for (size_t i = 0; user->dtypes && i < TSI_COUNT_OF(wanted); i++)
         if (user->dtypes >> wanted[i] & 1) return wanted[i];
+    for (int32_t d = 1; d < TS_DTYPE_COUNT; d++)
+        if (user->dtypes >> d & 1) return (ts_dtype)d;
     return TS_DTYPE_F64;
 }
 

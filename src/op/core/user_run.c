@@ -10,6 +10,49 @@
 #include "op/core/common.h"
 #include "op/core/user.h"
 
+/* ---- dtypes ---------------------------------------------------------------------------------- */
+
+/* The widest dtype that the kernel takes of a kind. */
+static ts_dtype widest(uint32_t taken, int32_t category)
+{
+    static const ts_dtype wide_first[] = {
+        TS_DTYPE_F64, TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16,  TS_DTYPE_I64,  TS_DTYPE_I32,
+        TS_DTYPE_I16, TS_DTYPE_U8,  TS_DTYPE_I8,   TS_DTYPE_BOOL, TS_DTYPE_C128, TS_DTYPE_C64
+    };
+    for (size_t i = 0; i < TSI_COUNT_OF(wide_first); i++)
+        if (taken >> wide_first[i] & 1 && (int32_t)tsi_dtype_category(wide_first[i]) == category)
+            return wide_first[i];
+    return TS_DTYPE_NONE;
+}
+
+/* The dtype in which the kernel sees a block: its own, or the widest it takes of that kind, else of
+ * the next kind that holds such numbers, else (for results) of the next that they hold. */
+static ts_dtype kernel_dtype(uint32_t taken, ts_dtype dtype)
+{
+    int32_t kind = (int32_t)tsi_dtype_category(dtype);
+    ts_dtype found = TS_DTYPE_NONE;
+    if (!taken || taken >> dtype & 1) return dtype;
+    for (int32_t c = kind; c <= TSI_CATEGORY_COMPLEX && !found; c++)
+        found = widest(taken, c);
+    for (int32_t c = kind - 1; c >= TSI_CATEGORY_BOOL && !found; c--)
+        found = widest(taken, c);
+    return found;
+}
+
+static ts_status check_dtypes(const tsi_op_call *call)
+{
+    const ts_op_desc *user = &tsi_user_of(call->op)->user;
+    for (int32_t i = 0; user->kernel && i < call->input_count; i++) {
+        ts_dtype dtype = (ts_dtype)call->in[i].dtype;
+        if (dtype == TS_DTYPE_NONE) continue;
+        if (tsi_dtype_category(kernel_dtype(user->dtypes, dtype)) < tsi_dtype_category(dtype))
+            return TSI_FAIL(TS_ERR_DTYPE,
+                            "%s: input %d is %s, which no dtype that its kernel takes can hold",
+                            call->op->name, i, ts_dtype_name(dtype));
+    }
+    return TS_OK;
+}
+
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 /* A sentence for user code that gave none of its own. */
@@ -42,6 +85,7 @@ static ts_status check_dims(const tsi_op_call *call)
 ts_status tsi_user_infer(const tsi_op_call *call)
 {
     const tsi_user_op *op = tsi_user_of(call->op);
+    TSI_TRY(check_dtypes(call));
     if (!op->user.infer) {
         TSI_TRY(tsi_infer_pointwise(call));
         for (int32_t o = 1; o < call->output_count; o++)
@@ -68,18 +112,6 @@ ts_status tsi_user_infer(const tsi_op_call *call)
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
-
-/* The dtype in which the kernel sees a block: its own, or the widest it takes of that kind. */
-static ts_dtype kernel_dtype(uint32_t taken, ts_dtype dtype)
-{
-    static const ts_dtype reals[] = { TS_DTYPE_F64, TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
-    if (!taken || taken >> dtype & 1) return dtype;
-    if (tsi_dtype_category(dtype) == TSI_CATEGORY_COMPLEX)
-        return taken >> TS_DTYPE_C128 & 1 ? TS_DTYPE_C128 : TS_DTYPE_C64;
-    for (size_t i = 0; i < TSI_COUNT_OF(reals); i++)
-        if (taken >> reals[i] & 1) return reals[i];
-    return TS_DTYPE_I64;
-}
 
 static bool is_dense(const tsi_block *block)
 {
