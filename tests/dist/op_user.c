@@ -418,6 +418,22 @@ static const ts_op_attribute bad_table[][3] = {
     { { "beta", TS_ATTRIBUTE_REAL, 0, "1", NULL }, { "beta", TS_ATTRIBUTE_REAL, 0, "2", NULL } },
 };
 
+static ts_status grumbling_shard(const void *attributes, const ts_meta *in, int32_t rule,
+                                 const char **text)
+{
+    (void)attributes;
+    (void)text;
+    return ts_op_fail(TS_ERR_STATE, "no rule %d for %d dims", rule, in[0].shape.ndim);
+}
+
+static ts_status grumbling_kernel(const void *attributes, const ts_array *const *in,
+                                  ts_array *const *out)
+{
+    (void)attributes;
+    (void)out;
+    return ts_op_fail(TS_ERR_STATE, "no kernel for %s", ts_dtype_name((ts_dtype)in[0]->meta.dtype));
+}
+
 static void refuses(test *t, ts_op_desc *desc, const char *words)
 {
     FAMILY_REFUSES(t, words, ts_op_register(t->me, desc));
@@ -425,7 +441,7 @@ static void refuses(test *t, ts_op_desc *desc, const char *words)
 
 TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
 {
-    enum { COUNT = 19 };
+    enum { COUNT = 21 };
     static ts_op_desc bad[COUNT]; /* by address: one descriptor, one verdict */
     static const char *const words[COUNT] = { "built-in operator",
                                               "1 to 16",
@@ -445,7 +461,9 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
                                               "\"mode\" has no choices",
                                               "type 77",
                                               "\"beta\" twice",
-                                              "dtypes 0x80000000" };
+                                              "dtypes 0x80000000",
+                                              "no rule 0 for",
+                                              "no kernel for f64" };
     static atomic_flag filled = ATOMIC_FLAG_INIT; /* once in each process */
     if (!atomic_flag_test_and_set(&filled)) {
         for (int i = 0; i < COUNT; i++)
@@ -467,6 +485,8 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
         for (int i = 14; i < 18; i++)
             bad[i].attribute = bad_table[i - 14];
         bad[18].dtypes = 1u << 31;
+        bad[19].shard = grumbling_shard;
+        bad[20].kernel = grumbling_kernel;
         for (int i = 1; i < COUNT; i++)
             if (i != 6) bad[i].name = "test.bad";
     }

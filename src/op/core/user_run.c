@@ -55,15 +55,6 @@ static ts_status check_dtypes(const tsi_op_call *call)
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-/* A sentence for user code that gave none of its own. */
-static ts_status failed(const char *op, const char *what, ts_status status)
-{
-    if (status > 0 || status == TS_OK) status = TS_ERR_ARG;
-    ts_rank *rank = tsi_rank_current();
-    if (rank && ts_rank_status(rank) != TS_OK) return ts_rank_status(rank);
-    return TSI_FAIL(status, "%s: its %s function failed: %s", op, what, ts_status_name(status));
-}
-
 static ts_status check_dims(const tsi_op_call *call)
 {
     const ts_op_desc *user = &tsi_user_of(call->op)->user;
@@ -94,8 +85,9 @@ ts_status tsi_user_infer(const tsi_op_call *call)
     }
     for (int32_t o = 0; o < call->output_count; o++)
         call->out[o] = (ts_meta){ .dtype = call->in[0].dtype };
+    tsi_user_listen();
     ts_status status = op->user.infer(call->attributes, call->in, call->out);
-    if (status != TS_OK) return failed(call->op->name, "infer", status);
+    if (status != TS_OK) return tsi_user_failed(call->op->name, "infer", status);
     for (int32_t o = 0; o < call->output_count; o++) {
         const ts_shape *shape = &call->out[o].shape;
         bool good = call->out[o].dtype > TS_DTYPE_NONE && call->out[o].dtype < TS_DTYPE_COUNT &&
@@ -204,8 +196,9 @@ ts_status tsi_user_kernel(const tsi_kernel_io *io)
     memset(c.out_memory, 0, sizeof c.out_memory);
     ts_status status = kernel_inputs(io, &c);
     if (status == TS_OK) {
+        tsi_user_listen();
         status = op->user.kernel(io->attributes, c.in_list, c.out_list);
-        if (status != TS_OK) status = failed(io->op->name, "kernel", status);
+        if (status != TS_OK) status = tsi_user_failed(io->op->name, "kernel", status);
     }
     for (int32_t o = 0; status == TS_OK && o < io->output_count; o++) {
         if (!c.out_memory[o]) continue;
