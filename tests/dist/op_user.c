@@ -434,6 +434,22 @@ static ts_status grumbling_kernel(const void *attributes, const ts_array *const 
     return ts_op_fail(TS_ERR_STATE, "no kernel for %s", ts_dtype_name((ts_dtype)in[0]->meta.dtype));
 }
 
+static int32_t huge_sample(uint64_t *random, int32_t variant, ts_meta *in, void *attributes)
+{
+    (void)random;
+    (void)attributes;
+    in[0] = (ts_meta){ .shape = TS_SHAPE(INT64_MAX / 4, 8), .dtype = TS_DTYPE_F64 };
+    return variant == 0;
+}
+
+static ts_status huge_infer(const void *attributes, const ts_meta *in, ts_meta *out)
+{
+    (void)attributes;
+    (void)in;
+    out[0].shape = TS_SHAPE(INT64_MAX / 4, 8);
+    return TS_OK;
+}
+
 static void refuses(test *t, ts_op_desc *desc, const char *words)
 {
     FAMILY_REFUSES(t, words, ts_op_register(t->me, desc));
@@ -441,7 +457,7 @@ static void refuses(test *t, ts_op_desc *desc, const char *words)
 
 TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
 {
-    enum { COUNT = 21 };
+    enum { COUNT = 23 };
     static ts_op_desc bad[COUNT]; /* by address: one descriptor, one verdict */
     static const char *const words[COUNT] = { "built-in operator",
                                               "1 to 16",
@@ -463,7 +479,9 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
                                               "\"beta\" twice",
                                               "dtypes 0x80000000",
                                               "no rule 0 for",
-                                              "no kernel for f64" };
+                                              "no kernel for f64",
+                                              "its sample function gave input 0",
+                                              "its infer function gave output 0" };
     static atomic_flag filled = ATOMIC_FLAG_INIT; /* once in each process */
     if (!atomic_flag_test_and_set(&filled)) {
         for (int i = 0; i < COUNT; i++)
@@ -487,6 +505,8 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
         bad[18].dtypes = 1u << 31;
         bad[19].shard = grumbling_shard;
         bad[20].kernel = grumbling_kernel;
+        bad[21].sample = huge_sample;
+        bad[22].infer = huge_infer;
         for (int i = 1; i < COUNT; i++)
             if (i != 6) bad[i].name = "test.bad";
     }

@@ -27,6 +27,8 @@ static inline const tsi_user_op *tsi_user_of(const tsi_op_desc *op)
     return (const tsi_user_op *)(const void *)op;
 }
 
+/* Is it a shape and a dtype that a tensor can have? User code says what it likes. */
+bool tsi_user_is_meta(const ts_meta *meta);
 /* The callbacks of tsi_op_desc (user_run.c). */
 ts_status tsi_user_infer(const tsi_op_call *call);
 ts_status tsi_user_kernel(const tsi_kernel_io *io);

@@ -180,13 +180,28 @@ static ts_dtype sample_dtype(const ts_op_desc *user)
     return TS_DTYPE_F64;
 }
 
+/* What the user's function draws; false: no more, or no inputs of a call. */
+static bool sample_own(const tsi_user_op *op, uint64_t *random, int32_t variant, ts_meta *in,
+                       void *attributes)
+{
+    if (!op->user.sample(random, variant, in, attributes)) return false;
+    for (int32_t i = 0; i < op->user.input_count; i++) {
+        bool absent = in[i].dtype == TS_DTYPE_NONE && i >= op->desc.input_min;
+        if (absent || tsi_user_is_meta(&in[i])) continue;
+        TSI_FAIL(TS_ERR_ARG, "%s: its sample function gave input %d no valid shape and dtype",
+                 op->name, i);
+        return false;
+    }
+    return true;
+}
+
 bool tsi_user_sample(const tsi_user_op *op, uint64_t *random, int32_t variant, ts_meta *in,
                      int32_t *input_count, void *attributes)
 {
     const ts_op_desc *user = &op->user;
     *input_count = user->input_count;
     if (user->attributes_bytes) memcpy(attributes, op->defaults, user->attributes_bytes);
-    if (user->sample) return user->sample(random, variant, in, attributes) != 0;
+    if (user->sample) return sample_own(op, random, variant, in, attributes);
     if (!user->dims || variant >= 4) return false;
     for (int32_t i = 0; i < user->input_count; i++)
         in[i] = (ts_meta){ .dtype = (int32_t)sample_dtype(user) };

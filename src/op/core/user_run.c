@@ -73,6 +73,12 @@ static ts_status check_dims(const tsi_op_call *call)
     return TS_OK;
 }
 
+bool tsi_user_is_meta(const ts_meta *meta)
+{
+    return meta->dtype > TS_DTYPE_NONE && meta->dtype < TS_DTYPE_COUNT && meta->shape.ndim >= 0 &&
+           meta->shape.ndim <= TS_NDIM_MAX && ts_shape_count(&meta->shape) >= 0;
+}
+
 ts_status tsi_user_infer(const tsi_op_call *call)
 {
     const tsi_user_op *op = tsi_user_of(call->op);
@@ -89,12 +95,7 @@ ts_status tsi_user_infer(const tsi_op_call *call)
     ts_status status = op->user.infer(call->attributes, call->in, call->out);
     if (status != TS_OK) return tsi_user_failed(call->op->name, "infer", status);
     for (int32_t o = 0; o < call->output_count; o++) {
-        const ts_shape *shape = &call->out[o].shape;
-        bool good = call->out[o].dtype > TS_DTYPE_NONE && call->out[o].dtype < TS_DTYPE_COUNT &&
-                    shape->ndim >= 0 && shape->ndim <= TS_NDIM_MAX;
-        for (int32_t d = 0; good && d < shape->ndim; d++)
-            good = shape->extent[d] >= 0;
-        if (!good)
+        if (!tsi_user_is_meta(&call->out[o]))
             return TSI_FAIL(TS_ERR_ARG,
                             "%s: its infer function gave output %d no valid shape and "
                             "dtype",
