@@ -35,8 +35,8 @@ typedef struct ts_op_io { /* what compose and grad see; may grow at the end */
     size_t struct_size;
     ts_rank *rank;
     const void *attributes;
-    /* compose: the inputs, NULL where absent. grad: what was saved (inputs, then outputs, in
-     * order), then the gradients of the outputs, NULL where none arrived. */
+    /* compose: the inputs, NULL where absent. grad: what was saved (inputs, NULL where absent, then
+     * outputs, in order), then the gradients of the outputs, NULL where none arrived. */
     ts_tensor *const *input;
     ts_tensor **output; /* compose: the outputs. grad: the gradients of the inputs; NULL: none */
     const ts_sharding *const *output_sharding; /* compose: where the plan wants the outputs */

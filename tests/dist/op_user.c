@@ -369,6 +369,54 @@ TS_TEST_RANKS(a_body_of_operators_may_communicate, 1, 2, 3)
     }
 }
 
+/* y = a b c, of which b and c may be absent. Everything is saved: what is absent keeps its place.
+ */
+static void triple_compose(const ts_op_io *io)
+{
+    ts_tensor *y = ts_scale(io->input[0], 1);
+    for (int32_t i = 1; i < io->input_count; i++)
+        if (io->input[i]) y = ts_mul(y, io->input[i]);
+    io->output[0] = io->input_count == 3 ? y : NULL;
+}
+
+static void triple_grad(const ts_op_io *io)
+{
+    ts_tensor *y = io->input[3], *dy = io->input[4];
+    if (io->input_count != 5 || io->output_count != 3)
+        ts_rank_fail(io->rank, TS_ERR_STATE, "%d inputs, %d outputs", io->input_count,
+                     io->output_count);
+    for (int32_t i = 0; i < 3; i++)
+        if (io->needs >> i & 1) io->output[i] = ts_mul(dy, ts_div(y, io->input[i]));
+}
+
+TS_TEST_RANKS(absent_inputs_keep_their_places, 1, 2)
+{
+    static const ts_op_desc desc = { .struct_size = sizeof(ts_op_desc),
+                                     .name = "test.triple",
+                                     .dims = "*->*",
+                                     .saves = 7 | UINT64_C(1) << 32,
+                                     .input_count = 3,
+                                     .input_min = 1,
+                                     .output_count = 1,
+                                     .compose = triple_compose,
+                                     .grad = triple_grad };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_op *op = ts_op_register(t->me, &desc);
+    for (int there = 0; there < 4; there++) {
+        ts_scope scope = ts_scope_open(t->me, "call");
+        TEST_CHECK(t, ts_tape_begin(t->me) != NULL);
+        ts_tensor *in[3] = { NULL }, *slope = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(4), "R");
+        for (int i = 0; i < 3; i++) {
+            if (i > 0 && !(there >> (i - 1) & 1)) continue;
+            in[i] = ts_watch(ts_full(2 + i, mesh, TS_DTYPE_F64, TS_SHAPE(4), "S(0)"));
+            if (i > 0) slope = ts_scale(slope, 2 + i);
+        }
+        TEST_OK(t, ts_backward(ts_sum(ts_op_apply(op, in, NULL), NULL, 0, 0), NULL));
+        family_same(t, ts_tensor_grad(in[0]), slope, "slope");
+        TEST_OK(t, ts_scope_close(scope));
+    }
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void dropping_compose(const ts_op_io *io)

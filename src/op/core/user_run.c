@@ -236,9 +236,10 @@ static bool has_shape(const ts_tensor *t, const ts_shape *shape)
 ts_status tsi_user_compose(const tsi_algorithm_io *a)
 {
     const tsi_user_op *op = tsi_user_of(a->op);
-    ts_tensor *out[TSI_OUTPUT_MAX] = { NULL };
+    ts_tensor *in[TSI_INPUT_MAX] = { NULL }, *out[TSI_OUTPUT_MAX] = { NULL };
     const ts_sharding *sharding[TSI_OUTPUT_MAX];
     ts_shape shape[TSI_OUTPUT_MAX];
+    memcpy(in, a->in, (size_t)a->input_count * sizeof *in);
     for (int32_t o = 0; o < a->output_count; o++) {
         sharding[o] = a->out_layout[o]->sharding;
         shape[o] = a->out_layout[o]->shape;
@@ -246,11 +247,11 @@ ts_status tsi_user_compose(const tsi_algorithm_io *a)
     ts_op_io io = { .struct_size = sizeof io,
                     .rank = a->rank,
                     .attributes = a->attributes,
-                    .input = a->in,
+                    .input = in,
                     .output = out,
                     .output_sharding = sharding,
                     .output_shape = shape,
-                    .input_count = a->input_count,
+                    .input_count = op->user.input_count,
                     .output_count = a->output_count,
                     .phase = TS_PHASE_FORWARD };
     ts_scope scope = tsi_algorithm_begin(a);
@@ -273,10 +274,11 @@ ts_status tsi_user_grad(const tsi_grad_io *g)
     const tsi_user_op *op = tsi_user_of(g->op);
     ts_tensor *input[TSI_INPUT_MAX + 2 * TSI_OUTPUT_MAX], *output[TSI_INPUT_MAX] = { NULL };
     ts_shape shape[TSI_INPUT_MAX];
-    int32_t count = 0;
-    for (int32_t i = 0; i < g->input_count; i++) {
-        shape[i] = g->in_meta[i].shape;
-        if (op->user.saves >> i & 1) input[count++] = g->in[i];
+    int32_t count = 0, inputs = op->user.input_count;
+    for (int32_t i = 0; i < inputs; i++) { /* the last ones may be absent from the call */
+        bool there = i < g->input_count;
+        shape[i] = there ? g->in_meta[i].shape : TS_SHAPE_SCALAR;
+        if (op->user.saves >> i & 1) input[count++] = there ? g->in[i] : NULL;
     }
     for (int32_t o = 0; o < g->output_count; o++)
         if (op->user.saves >> (TSI_SAVE_OUT + o) & 1) input[count++] = g->out[o];
@@ -289,7 +291,7 @@ ts_status tsi_user_grad(const tsi_grad_io *g)
                     .output = output,
                     .output_shape = shape,
                     .input_count = count,
-                    .output_count = g->input_count,
+                    .output_count = inputs,
                     .phase = TS_PHASE_BACKWARD,
                     .needs = (uint32_t)g->needs };
     op->user.grad(&io);
