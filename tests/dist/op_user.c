@@ -568,6 +568,32 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
         refuses(t, &bad[i], words[i]);
     FAMILY_REFUSES(t, "a descriptor", ts_op_register(t->me, NULL));
     FAMILY_REFUSES(t, "are required", ts_op_apply(NULL, NULL, NULL));
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3), "R");
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    TEST_EQ(t, ts_op_apply_all(ts_op_register(t->me, &swish_desc), &x, NULL, NULL), TS_ERR_NULL);
+    TEST_EQ(t, ts_scope_close(scope), TS_ERR_NULL);
+}
+
+TS_TEST_RANKS(it_belongs_to_its_world, 1)
+{
+    ts_world *other = NULL;
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.rank_count = 1;
+    TEST_OK(t, ts_world_open(&options, &other));
+    ts_world *own = ts_rank_world(t->me);
+    ts_rank_detach(t->me);
+    ts_rank *there = NULL;
+    TEST_OK(t, ts_rank_attach(other, 0, &there));
+    const ts_op *op = ts_op_register(there, &swish_desc);
+    TEST_CHECK(t, op != NULL);
+    ts_rank_detach(there);
+    TEST_OK(t, ts_rank_attach(own, 0, &there));
+    ts_tensor *x = ts_ones(ts_mesh_self(t->me), TS_DTYPE_F64, TS_SHAPE(3), "R"), *y = NULL;
+    FAMILY_REFUSES(t, "registered in another world", ts_op_apply(op, &x, NULL));
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    TEST_EQ(t, ts_op_call(op, &x, 1, NULL, 0, &y), TS_ERR_ARG);
+    TEST_EQ(t, ts_scope_close(scope), TS_ERR_ARG);
+    ts_world_close(other);
 }
 
 /* A kernel that fails on the rank that holds a negative number. */

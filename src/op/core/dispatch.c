@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "op/core/user.h"
 
 /* ---- the state of a rank --------------------------------------------------------------------- */
 
@@ -151,9 +152,12 @@ static tsi_op_plan **place_for(tsi_op_state *state, uint64_t hash)
 }
 
 /* A call that has a plan need not be asked: none is made, and none is found, for an input that is
- * missing or empty. */
-static ts_status check_inputs(const tsi_op_args *args)
+ * missing or empty, nor for an operator that ends with another world. */
+static ts_status check_call(const ts_rank *rank, const tsi_op_args *args)
 {
+    if (args->op->flags & TSI_OP_USER && tsi_user_of(args->op)->world != rank->world)
+        return TSI_FAIL(TS_ERR_ARG, "%s: is registered in another world; ts_op_register it here",
+                        args->op->name);
     for (int32_t i = 0; i < args->input_count; i++) {
         const ts_tensor *t = args->in[i];
         if (!t && i < args->op->input_min)
@@ -167,7 +171,7 @@ static ts_status check_inputs(const tsi_op_args *args)
 static TSI_COLD tsi_op_plan *plan_miss(ts_rank *rank, tsi_op_state *state, const tsi_op_args *args,
                                        uint64_t hash, uint32_t generation)
 {
-    if (check_inputs(args) != TS_OK) return NULL;
+    if (check_call(rank, args) != TS_OK) return NULL;
     tsi_op_plan *plan = tsi_op_plan_make(rank, args);
     if (!plan) return NULL;
     state->misses++;

@@ -255,6 +255,7 @@ static tsi_user_op *op_make(ts_world *world, registry *r, const ts_op_desc *desc
         return NULL;
     }
     op->source = desc;
+    op->world = world;
     memcpy(&op->user, desc,
            desc->struct_size < sizeof op->user ? desc->struct_size : sizeof op->user);
     tsi_rank_set_current(NULL);
@@ -305,11 +306,13 @@ ts_status(ts_op_apply_all)(const ts_op *handle, ts_tensor *const *input, const v
                            ts_tensor **output)
 {
     ts_rank *rank = tsi_rank_current();
-    if (!handle || !input) {
+    if (!handle || !input || !output) {
         ts_status pending = rank ? ts_rank_status(rank) : TS_OK;
-        return pending != TS_OK ? pending
-                                : TSI_FAIL(TS_ERR_NULL, "%s: an operator and inputs are required",
-                                           handle ? handle->desc->name : "ts_op_apply");
+        return pending != TS_OK
+                   ? pending
+                   : TSI_FAIL(TS_ERR_NULL,
+                              "%s: an operator, inputs and a place for the outputs are required",
+                              handle ? handle->desc->name : "ts_op_apply");
     }
     if (!(handle->desc->flags & TSI_OP_USER))
         return TSI_FAIL(TS_ERR_ARG,

@@ -14,6 +14,7 @@ struct tsi_user_op {
     ts_op face;               /* what users hold of it */
     ts_op_desc user;          /* a copy */
     const ts_op_desc *source; /* its identity */
+    ts_world *world;          /* that knows it, and ends it */
     tsi_algorithm algorithm[2];
     void *defaults;      /* attribute bytes where none are given */
     char *name, *reason; /* reason: why it was refused; NULL: it is in use */
