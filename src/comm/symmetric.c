@@ -2,15 +2,17 @@
 /* symmetric.c - memory that every member of a group has and all of them address.
  *
  *   head | member 0: pad, data | member 1: pad, data | ...      all on whole pages
- *   pad  [channel][member] words: 1, a signal of that member that was not taken
+ *   pad  [channel][member] words: twice the epoch, 1 more for a signal of that member that was not
+ *        taken; of an earlier epoch: none, since a failure may have left it behind
  *
  * The first member makes it, the others find it: in its process by the pointer, in another one of
  * its node as an anonymous file (memfd) that is opened through /proc, so nothing is left behind
  * however a process ends. A number in the head tells the file from another node's of that name.
  *
- * INV: a word goes from 0 to 1 by its sender and back by its owner, so signals are counted and
- * never lost. Whether the memory can be had is agreed by all members before any gets it, and all of
- * it is there then: a page that is missing later would be a signal, not a sentence. */
+ * INV: in an epoch a word gets its signal by its sender and loses it by its owner, so signals are
+ * counted and never lost. Whether the memory can be had is agreed by all members before any gets
+ * it, and all of it is there then: a page that is missing later would be a signal, not a sentence.
+ */
 #include "tessera/symmetric.h"
 
 #include <errno.h>
@@ -400,6 +402,7 @@ static ts_status enter(const ts_symmetric *s, int64_t member, int32_t channel)
 {
     if (!s) return TSI_FAIL(TS_ERR_NULL, "symmetric memory: it is NULL");
     TSI_TRY(tsi_rank_enter(s->group->comm->rank));
+    TSI_TRY(tsi_comm_once(s->group->comm->rank, s->name));
     if (channel < 0 || channel >= s->channels)
         return TSI_FAIL(TS_ERR_ARG, "%s: there is no channel %d of %d", s->name, channel,
                         s->channels);
@@ -427,8 +430,8 @@ static ts_status too_late(const ts_symmetric *s, int64_t member, int32_t channel
                     channel, takes ? "for its signal" : "until it takes the last signal");
 }
 
-/* From one value to the other, when it has the first. Members of other processes wake nobody here,
- * so that one looks more often. */
+/* Takes the signal, or puts it where there is none. Members of other processes wake nobody here, so
+ * that one looks more often. */
 static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t member,
                       int32_t channel)
 {
@@ -438,12 +441,13 @@ static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t
     int64_t now = tsi_clock_ns();
     int64_t end = tsi_clock_after_ms(s->timeout_ms);
     int64_t peer = ts_group_rank(s->group, member);
-    uint32_t from = takes ? 1 : 0;
+    uint32_t none = (uint32_t)(2 * s->group->comm->epoch), signal = none + 1;
     for (;;) {
-        uint32_t have = from;
         bool absent = tsi_comm_absent(world, peer); /* before the look at what it did last */
-        if (atomic_compare_exchange_strong_explicit(word, &have, 1 - from, memory_order_acq_rel,
-                                                    memory_order_acquire)) {
+        uint32_t have = atomic_load_explicit(word, memory_order_acquire);
+        if (takes == (have == signal) &&
+            atomic_compare_exchange_strong_explicit(word, &have, takes ? none : signal,
+                                                    memory_order_acq_rel, memory_order_acquire)) {
             if (s->one_process) tsi_wake_all(word);
             return TS_OK;
         }

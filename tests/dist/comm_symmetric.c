@@ -107,6 +107,45 @@ TS_TEST_RANKS(symmetric_memory_refuses, 2)
     ts_symmetric_release(NULL);
 }
 
+/* A signal that nobody took before a failure is no signal of what comes after. */
+TS_TEST_RANKS(symmetric_signals_begin_anew_after_recovery, 2)
+{
+    if (strcmp(t->engine, "threads") != 0) return;
+    ts_group *world = ts_group_world(t->me);
+    ts_symmetric *s =
+        ts_symmetric_alloc(world, 64, TS_OPTIONS(ts_symmetric_options, .timeout_ms = 200));
+    for (int round = 0; round < 3; round++) {
+        if (t->index == 1) TEST_OK(t, ts_symmetric_signal(s, 0, 0));
+        TEST_OK(t, ts_group_barrier(world, NULL));
+        if (t->index == 0 && round == 1) TEST_OK(t, ts_symmetric_wait(s, 1, 0));
+        ts_rank_fail(t->me, TS_ERR_STATE, "half way");
+        TEST_OK(t, ts_rank_recover(t->me));
+    }
+    if (t->index == 1) TEST_OK(t, ts_symmetric_signal(s, 0, 0)); /* none is in its way */
+    TEST_OK(t, ts_group_barrier(world, NULL));
+    if (t->index == 0) {
+        TEST_OK(t, ts_symmetric_wait(s, 1, 0));
+        TEST_EQ(t, ts_symmetric_wait(s, 1, 0), TS_ERR_PEER); /* there was one */
+    }
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_symmetric_release(s);
+}
+
+static ts_status barrier_step(void *context)
+{
+    return ts_symmetric_barrier(context, 0);
+}
+
+TS_TEST_RANKS(symmetric_signals_are_no_part_of_a_step, 1, 2)
+{
+    if (strcmp(t->engine, "threads") != 0) return;
+    ts_symmetric *s = ts_symmetric_alloc(ts_group_world(t->me), 64, NULL);
+    TEST_CHECK(t, !ts_step_record(t->me, barrier_step, s));
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "a step is recorded, which cannot do this again");
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_symmetric_release(s);
+}
+
 /* ---- memory that is there, and memory that is not -------------------------------------------- */
 
 /* In the place of libc's: counts what is reserved of the file that processes share; or it is full.
