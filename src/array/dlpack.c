@@ -129,10 +129,13 @@ tsi_array *tsi_array_from_dlpack(ts_rank *rank, DLManagedTensorVersioned *manage
     block.meta.dtype = (int32_t)dtype_of(tensor->dtype);
     block.meta.shape.ndim = tensor->ndim;
     for (int32_t d = 0; d < tensor->ndim; d++) {
-        bool empty = tensor->shape[d] <= 0;
-        block.meta.shape.extent[d] = one && !empty ? 1 : tensor->shape[d];
+        block.meta.shape.extent[d] = tensor->shape[d];
         block.stride[d] = tensor->strides && !one ? tensor->strides[d] : 0;
     }
+    tsi_block whole;
+    if (tsi_block_of_array(&block, "from DLPack", &whole) != TS_OK) return NULL;
+    for (int32_t d = 0; one && d < tensor->ndim; d++)
+        if (tensor->shape[d] > 0) block.meta.shape.extent[d] = 1;
     tsi_array *array = tsi_array_wrap(rank, &block);
     if (!array) return NULL;
     for (int32_t d = 0; one && d < tensor->ndim; d++) {

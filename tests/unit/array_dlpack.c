@@ -134,6 +134,10 @@ TS_TEST(dlpack_refusals)
     m = foreign(data, 1, negative, NULL);
     TEST_CHECK(t, tsi_array_from_dlpack(rank, &m) == NULL);
     TEST_SAYS(t, take_error(rank), "-4");
+    int64_t huge[2] = { INT64_C(1) << 61, 64 }, repeats[2] = { 0, 0 };
+    m = foreign(data, 2, huge, repeats); /* one element, as often as nobody can count */
+    TEST_CHECK(t, tsi_array_from_dlpack(rank, &m) == NULL);
+    TEST_SAYS(t, take_error(rank), "overflows 64 bits");
     TEST_CHECK(t, tsi_array_from_dlpack(rank, NULL) == NULL);
     TEST_SAYS(t, take_error(rank), "NULL");
     TEST_EQ(t, deleted, 0); /* what was refused stays the caller's */
