@@ -7,7 +7,8 @@
  * that is used after its scope closed is an error that names the scope.
  *
  * A catching scope takes the first error raised inside when it closes, and undoes the writes to
- * variables and the random numbers drawn since it opened. With `agree` its close is collective over
+ * variables and the random numbers drawn since it opened. An error that the rank had already when
+ * it opened stays pending, and close returns it. With `agree` its close is collective over
  * that mesh: if one rank failed inside, all of them have failed, and all undo. */
 #ifndef TESSERA_SCOPE_H
 #define TESSERA_SCOPE_H

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "comm/again.h"
 #include "tensor/move.h"
 
 /* ---- tensors of a frame ---------------------------------------------------------------------- */
@@ -163,6 +164,8 @@ ts_scope ts_scope_open_with(ts_rank *me, const ts_scope_options *options)
         .implicit_bytes_max = o.implicit_moves ? o.implicit_bytes_max : parent->implicit_bytes_max,
         .moves = o.implicit_moves ? o.implicit_moves : parent->moves,
         .catches = o.catches,
+        .was_failed = ts_rank_status(me) != TS_OK,
+        .epoch = tsi_again_epoch(me),
         .no_grad = o.no_grad || parent->no_grad,
         .caller_owns = o.caller_owns,
         .attention = o.attention ? o.attention : parent->attention,
@@ -220,7 +223,7 @@ static void error_put_back(ts_rank *rank, const tsi_error_record *from)
 
 /* A catching frame ends: one verdict for this rank, or for all ranks of the agreed mesh. Returns
  * the status that close returns; the rank is healthy afterwards unless the error cannot be caught
- * (LOCAL, LOST). */
+ * (LOCAL, LOST) or is of before the frame. */
 static ts_status frame_verdict(ts_rank *rank, tsi_frame *frame)
 {
     tsi_error_record taken;
@@ -239,7 +242,8 @@ static ts_status frame_verdict(ts_rank *rank, tsi_frame *frame)
     }
     if (taken.error.status == TS_OK) return TS_OK;
     tsi_error_copy(&rank->caught, &taken);
-    if (taken.error.blast > TS_BLAST_AGREED || taken.error.status == TS_ERR_PEER)
+    bool before = frame->was_failed && frame->epoch == tsi_again_epoch(rank);
+    if (taken.error.blast > TS_BLAST_AGREED || taken.error.status == TS_ERR_PEER || before)
         error_put_back(rank, &taken); /* stays until ts_rank_recover */
     return taken.error.status;
 }

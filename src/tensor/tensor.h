@@ -65,6 +65,8 @@ typedef struct tsi_frame {
     int64_t implicit_bytes_max;
     int32_t moves; /* ts_moves, inherited values filled in */
     int32_t catches, no_grad;
+    int32_t was_failed;        /* when it opened: that error is none of its own... */
+    uint64_t epoch;            /* ... unless the rank recovered since */
     int32_t caller_owns;       /* new tensors are the program's, not the frame's */
     int32_t attention;         /* algorithm of calls that say none */
     uint32_t attention_forbid; /* bit a: not algorithm a */

@@ -151,6 +151,21 @@ TS_TEST_RANKS(a_catching_scope_undoes_writes, 1, 3)
     ts_tensor_release(v);
 }
 
+TS_TEST_RANKS(a_catching_scope_takes_its_own_errors, 1, 3)
+{
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    ts_rank_fail(t->me, TS_ERR_ARG, "before");
+    ts_scope s = ts_scope_open_with(t->me, &options);
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_ARG);
+    TEST_STATUS(t, ts_rank_status(t->me), TS_ERR_ARG); /* it was not raised inside */
+    s = ts_scope_open_with(t->me, &options);
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_rank_fail(t->me, TS_ERR_STATE, "inside");
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_STATE);
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
 TS_TEST_RANKS(ranks_outside_a_mesh_never_hang, 3, 4)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=2 : 2 0");
