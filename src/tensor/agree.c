@@ -2,7 +2,7 @@
 /* agree.c - one verdict for all members of a group before anything moves.
  *
  * Costs one small all_reduce when all is well. Only after a bad verdict, which all members know,
- * does a second collective carry the sentence of the first member that complained, or every
+ * does a second collective carry the words of the first member that complained, or every
  * member's hash. */
 #include <stdio.h>
 
@@ -13,6 +13,11 @@
 
 enum { SENTENCE_MAX = 512, WORDS = 3 };
 
+typedef struct complaint_words { /* as they travel */
+    int32_t status;
+    char sentence[SENTENCE_MAX];
+} complaint_words;
+
 static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
 {
     ts_array array = TS_INIT(ts_array);
@@ -22,17 +27,17 @@ static ts_array vector_of(void *data, ts_dtype dtype, int64_t count)
     return array;
 }
 
-/* The sentence of `member`, on every member. */
-static ts_status share_sentence(ts_group *group, int64_t member, const char *what,
-                                const char *complaint)
+/* The status and the sentence of `member`, on every member. */
+static ts_status share_words(ts_group *group, int64_t member, const char *what, ts_status status,
+                             const char *complaint)
 {
-    char sentence[SENTENCE_MAX] = "";
-    if (complaint) snprintf(sentence, sizeof sentence, "%s", complaint);
-    ts_array array = vector_of(sentence, TS_DTYPE_U8, SENTENCE_MAX);
+    complaint_words words = { .status = (int32_t)status };
+    if (complaint) snprintf(words.sentence, sizeof words.sentence, "%s", complaint);
+    ts_array array = vector_of(&words, TS_DTYPE_U8, sizeof words);
     TSI_TRY(ts_group_broadcast(group, &array, member, NULL));
-    sentence[SENTENCE_MAX - 1] = '\0';
-    return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_SHAPE, "%s: rank %lld: %s", what,
-                          (long long)ts_group_rank(group, member), sentence);
+    words.sentence[SENTENCE_MAX - 1] = '\0';
+    return TSI_FAIL_BLAST(TS_BLAST_AGREED, (ts_status)words.status, "%s: rank %lld: %s", what,
+                          (long long)ts_group_rank(group, member), words.sentence);
 }
 
 /* Names the first member whose hash differs from member 0's. */
@@ -54,7 +59,8 @@ static ts_status blame_hash(ts_group *group, const char *what, uint64_t hash)
                           (long long)ts_group_rank(group, other));
 }
 
-ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, uint64_t hash)
+ts_status tsi_agree_on(ts_group *group, const char *what, ts_status bad, const char *complaint,
+                       uint64_t hash)
 {
     if (ts_group_index(group) < 0) return TS_OK;
     ts_rank *rank = tsi_rank_current();
@@ -71,7 +77,12 @@ ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, ui
     tsi_keep_resume(rank);
     TSI_TRY(status);
     tsi_tell(rank, TSI_NEWS_AGREE, (void *)(uintptr_t)what);
-    if (least[0] != INT64_MAX) return share_sentence(group, least[0], what, complaint);
+    if (least[0] != INT64_MAX) return share_words(group, least[0], what, bad, complaint);
     if (least[1] != -least[2]) return blame_hash(group, what, hash);
     return TS_OK;
+}
+
+ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, uint64_t hash)
+{
+    return tsi_agree_on(group, what, TS_ERR_SHAPE, complaint, hash);
 }

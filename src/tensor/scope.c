@@ -234,7 +234,8 @@ static ts_status frame_verdict(ts_rank *rank, tsi_frame *frame)
     if (frame->agree && can_agree && ts_mesh_is_member(frame->agree)) {
         ts_group *group = ts_mesh_group(frame->agree, NULL);
         const char *complaint = taken.error.status != TS_OK ? taken.error.text : NULL;
-        ts_status agreed = group ? tsi_agree(group, "scope", complaint, 0) : TS_ERR_STATE;
+        ts_status agreed =
+            group ? tsi_agree_on(group, "scope", taken.error.status, complaint, 0) : TS_ERR_STATE;
         if (agreed != TS_OK && taken.error.status == TS_OK)
             error_take(rank, &taken);
         else if (agreed != TS_OK)

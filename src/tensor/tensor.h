@@ -210,8 +210,11 @@ void tsi_mesh_groups_drop(ts_mesh *mesh, void *context);
 /* ---- agreement ------------------------------------------------------------------------------- */
 /* [coll] over the group: every member says whether its own check passed (complaint NULL or "") and
  * a hash of what all must have said alike. All members return the same status; the sentence names
- * the first rank that complained, or the first that differs from member 0. */
+ * the first rank that complained, or the first that differs from member 0. A complaint is
+ * TS_ERR_SHAPE, or what its rank calls `bad`. */
 ts_status tsi_agree(ts_group *group, const char *what, const char *complaint, uint64_t hash);
+ts_status tsi_agree_on(ts_group *group, const char *what, ts_status bad, const char *complaint,
+                       uint64_t hash);
 
 /* ---- random streams (random.c) --------------------------------------------------------------- */
 /* The stream of the next draw: of the name, or of the scope's label and the ordinal of the draw in

@@ -151,6 +151,18 @@ TS_TEST_RANKS(a_catching_scope_undoes_writes, 1, 3)
     ts_tensor_release(v);
 }
 
+TS_TEST_RANKS(a_scope_that_agrees_fails_alike, 2, 3)
+{
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    options.agree = ts_mesh_create(t->me, "x=*");
+    ts_scope s = ts_scope_open_with(t->me, &options);
+    if (t->index == 1) ts_rank_fail(t->me, TS_ERR_STATE, "rank 1 alone");
+    TEST_STATUS(t, ts_scope_close(s), TS_ERR_STATE);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "rank 1 alone");
+    TEST_OK(t, ts_rank_status(t->me));
+}
+
 TS_TEST_RANKS(a_catching_scope_takes_its_own_errors, 1, 3)
 {
     ts_scope_options options = TS_INIT(ts_scope_options);
