@@ -239,3 +239,9 @@ void tsi_error_last(tsi_error_record *out)
     else
         tsi_error_clear(out);
 }
+
+void tsi_error_forget(void)
+{
+    tsi_error_record *record = thread_record();
+    if (record != NULL) tsi_error_clear(record);
+}

@@ -42,8 +42,9 @@ void tsi_error_set(tsi_error_record *record, const ts_error *error, const char *
     TS_PRINTF(3, 4);
 /* The calling thread's rank (or the thread) fails with a copy of the record; returns its status. */
 ts_status tsi_fail_record(const tsi_error_record *record);
-/* What a thread without a rank failed with last. */
+/* What a thread without a rank failed with last; and as if it had not failed yet. */
 void tsi_error_last(tsi_error_record *out);
+void tsi_error_forget(void);
 /* Puts a prefix and ": " before the text of the rank's pending error, else of the thread's last:
  * tsi_error_prefix("matmul") makes "matmul: inner dims differ, 3 vs 4". */
 void tsi_error_prefix(const char *format, ...) TS_PRINTF(1, 2);

@@ -196,6 +196,7 @@ ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *ou
     TSI_TRY(settle("events", "TESSERA_EVENTS", EVENTS_MAX, EVENTS_DEFAULT, &user->events));
     const char *device = getenv("TESSERA_DEVICE");
     if (user->device == NULL && device != NULL && device[0] != '\0') user->device = device;
+    TSI_TRY(number_in_range("progress", user->progress, 0, 1));
     TSI_TRY(settle("handles_kept", "TESSERA_HANDLES_KEPT", INT64_MAX, 0, &user->handles_kept));
     TSI_TRY(check_others());
     out->trace = getenv("TESSERA_TRACE");

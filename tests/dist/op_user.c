@@ -490,6 +490,12 @@ static int32_t huge_sample(uint64_t *random, int32_t variant, ts_meta *in, void 
     return variant == 0;
 }
 
+static int32_t no_sample(uint64_t *random, int32_t variant, ts_meta *in, void *attributes)
+{
+    (void)random, (void)variant, (void)in, (void)attributes;
+    return 0;
+}
+
 static ts_status huge_infer(const void *attributes, const ts_meta *in, ts_meta *out)
 {
     (void)attributes;
@@ -505,7 +511,7 @@ static void refuses(test *t, ts_op_desc *desc, const char *words)
 
 TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
 {
-    enum { COUNT = 23 };
+    enum { COUNT = 24 };
     static ts_op_desc bad[COUNT]; /* by address: one descriptor, one verdict */
     static const char *const words[COUNT] = { "built-in operator",
                                               "1 to 16",
@@ -529,7 +535,8 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
                                               "no rule 0 for",
                                               "no kernel for f64",
                                               "its sample function gave input 0",
-                                              "its infer function gave output 0" };
+                                              "its infer function gave output 0",
+                                              "not proved: it has none" };
     static atomic_flag filled = ATOMIC_FLAG_INIT; /* once in each process */
     if (!atomic_flag_test_and_set(&filled)) {
         for (int i = 0; i < COUNT; i++)
@@ -555,6 +562,7 @@ TS_TEST_RANKS(what_is_not_an_operator_is_refused, 1, 3)
         bad[20].kernel = grumbling_kernel;
         bad[21].sample = huge_sample;
         bad[22].infer = huge_infer;
+        bad[23].sample = no_sample;
         for (int i = 1; i < COUNT; i++)
             if (i != 6) bad[i].name = "test.bad";
     }

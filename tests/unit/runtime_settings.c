@@ -60,6 +60,9 @@ TS_TEST(settings_ranks_refused)
     TEST_STATUS(t, tsi_settings_resolve(TS_OPTIONS(ts_world_options, .rank_count = -4), &s),
                 TS_ERR_ARG);
     TEST_SAYS(t, ts_last_error(), "-4");
+    TEST_STATUS(t, tsi_settings_resolve(TS_OPTIONS(ts_world_options, .progress = 9), &s),
+                TS_ERR_ARG);
+    TEST_SAYS(t, ts_last_error(), "progress: expected a whole number from 0 to 1, found 9");
 }
 
 /* Those that are read later are refused as early. */

@@ -542,13 +542,13 @@ ts_status tsi_verify_user(ts_world *world, const tsi_op_desc *op)
     verifier *v = verifier_open(world, &o);
     if (!v) return TS_ERR_MEMORY;
     v->proves = true;
+    tsi_error_forget();
     verify_op(v, op);
     ts_status status = v->status;
     if (status == TS_OK && v->result.calls == 0)
         status = TSI_FAIL(TS_ERR_ARG,
-                          "%s: none of its samples could be run, so its rules are not "
-                          "proved: %s",
-                          op->name, ts_last_error());
+                          "%s: none of its samples could be run, so its rules are not proved: %s",
+                          op->name, *ts_last_error() ? ts_last_error() : "it has none");
     if (status == TS_OK && v->result.false_count > 0)
         status = TSI_FAIL(TS_ERR_ARG, "%s: its rules do not hold: %s", op->name, first);
     verifier_close(v);

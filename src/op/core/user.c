@@ -333,19 +333,12 @@ ts_tensor *(ts_op_apply)(const ts_op *op, ts_tensor *const *input, const void *a
     return (ts_op_apply_all)(op, input, attributes, out) == TS_OK ? out[0] : NULL;
 }
 
-static _Thread_local bool said; /* by ts_op_fail, since tsi_user_listen */
-
-void tsi_user_listen(void)
-{
-    said = false;
-}
-
 ts_status tsi_user_failed(const char *op, const char *what, ts_status status)
 {
     if (status >= TS_OK) status = TS_ERR_ARG;
     ts_rank *rank = tsi_rank_current();
     if (rank && ts_rank_status(rank) != TS_OK) return ts_rank_status(rank);
-    if (!said)
+    if (!*ts_last_error())
         return TSI_FAIL(status, "%s: its %s function failed: %s", op, what, ts_status_name(status));
     tsi_error_prefix("%s: its %s function failed", op, what); /* in a proof, which is no rank's */
     return status;
@@ -354,7 +347,6 @@ ts_status tsi_user_failed(const char *op, const char *what, ts_status status)
 ts_status ts_op_fail(ts_status status, const char *format, ...)
 {
     va_list arguments;
-    said = true;
     va_start(arguments, format);
     ts_status given = status < 0 ? status : TS_ERR_ARG;
     (void)tsi_fail_va(TS_BLAST_NONE, given, format, arguments);

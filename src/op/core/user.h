@@ -35,9 +35,8 @@ ts_status tsi_user_infer(const tsi_op_call *call);
 ts_status tsi_user_kernel(const tsi_kernel_io *io);
 ts_status tsi_user_compose(const tsi_algorithm_io *io);
 ts_status tsi_user_grad(const tsi_grad_io *io);
-/* Around a user's function: forgets what was said before; after it failed, a status with a
+/* After a user's function, before which tsi_error_forget was called, failed: a status with a
  * sentence, the user's own where it gave one (ts_op_fail). */
-void tsi_user_listen(void);
 ts_status tsi_user_failed(const char *op, const char *what, ts_status status);
 /* Rules as text, and samples made from dims (user_rule.c). */
 void tsi_user_rules(const tsi_op_call *call, tsi_rules *rules);

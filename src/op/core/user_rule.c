@@ -104,7 +104,7 @@ void tsi_user_rules(const tsi_op_call *call, tsi_rules *rules)
     const tsi_user_op *op = tsi_user_of(call->op);
     for (int32_t rule = 0; op->user.shard && rule < RULES_MAX; rule++) {
         const char *text = NULL;
-        tsi_user_listen();
+        tsi_error_forget();
         ts_status status = op->user.shard(call->attributes, call->in, rule, &text);
         if (status != TS_OK) status = tsi_user_failed(call->op->name, "shard", status);
         if (status == TS_OK && !text) return;

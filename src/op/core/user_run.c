@@ -91,7 +91,7 @@ ts_status tsi_user_infer(const tsi_op_call *call)
     }
     for (int32_t o = 0; o < call->output_count; o++)
         call->out[o] = (ts_meta){ .dtype = call->in[0].dtype };
-    tsi_user_listen();
+    tsi_error_forget();
     ts_status status = op->user.infer(call->attributes, call->in, call->out);
     if (status != TS_OK) return tsi_user_failed(call->op->name, "infer", status);
     for (int32_t o = 0; o < call->output_count; o++) {
@@ -197,7 +197,7 @@ ts_status tsi_user_kernel(const tsi_kernel_io *io)
     memset(c.out_memory, 0, sizeof c.out_memory);
     ts_status status = kernel_inputs(io, &c);
     if (status == TS_OK) {
-        tsi_user_listen();
+        tsi_error_forget();
         status = op->user.kernel(io->attributes, c.in_list, c.out_list);
         if (status != TS_OK) status = tsi_user_failed(io->op->name, "kernel", status);
     }
