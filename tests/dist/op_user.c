@@ -316,6 +316,41 @@ TS_TEST_RANKS(an_expression_of_many_inputs_some_absent, 1, 2, 3)
     FAMILY_REFUSES(t, "input 0 has 1 dims, 2 in its index", ts_op_apply(op, wrong, NULL));
 }
 
+typedef struct chosen {
+    int32_t sign, reserved;
+} chosen;
+
+static ts_status chosen_kernel(const void *attributes, const ts_array *const *in,
+                               ts_array *const *out)
+{
+    const double by = ((const chosen *)attributes)->sign ? -1 : 1;
+    for (int64_t i = 0; i < ts_shape_count(&in[0]->meta.shape); i++)
+        ((double *)out[0]->data)[i] = by * ((const double *)in[0]->data)[i];
+    return TS_OK;
+}
+
+TS_TEST_RANKS(a_choice_is_one_of_its_table, 1, 2)
+{
+    static const char *const signs[] = { "plus", "minus", NULL };
+    static const ts_op_attribute table[] = { { "sign", TS_ATTRIBUTE_CHOICE, 0, "\"plus\"", signs },
+                                             { 0 } };
+    static const ts_op_desc desc = { .struct_size = sizeof(ts_op_desc),
+                                     .name = "test.chosen",
+                                     .dims = "*->*",
+                                     .attributes_bytes = sizeof(chosen),
+                                     .input_count = 1,
+                                     .output_count = 1,
+                                     .kernel = chosen_kernel,
+                                     .dtypes = 1u << TS_DTYPE_F64,
+                                     .attribute = table };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    const ts_op *op = ts_op_register(t->me, &desc);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(4), "S(0)");
+    family_same(t, ts_op_apply(op, &x, &(chosen){ 1, 0 }), ts_neg(x), "minus");
+    FAMILY_REFUSES(t, "is choice 2 of 2", ts_op_apply(op, &x, &(chosen){ 2, 0 }));
+    FAMILY_REFUSES(t, "is choice -1 of 2", ts_op_apply(op, &x, &(chosen){ -1, 0 }));
+}
+
 /* ---- a body of operators that communicates --------------------------------------------------- */
 
 /* Rows minus the mean of all rows: the mean is reduced inside. */

@@ -455,9 +455,21 @@ static ts_status refuse_size(const tsi_op_desc *op, const tsi_attribute *a, int6
                     op->name, a->name, value);
 }
 
+static ts_status check_choice(const tsi_op_desc *op, const tsi_attribute *a, int32_t value)
+{
+    int32_t count = 0;
+    while (a->choices[count])
+        count++;
+    if (value >= 0 && value < count) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "%s: attribute \"%s\" is choice %d of %d", op->name, a->name, value,
+                    count);
+}
+
 ts_status tsi_attributes_check(const tsi_op_desc *op, const void *attributes)
 {
     for (const tsi_attribute *a = op->attribute; a && a->name; a++) {
+        if (a->type == TS_ATTRIBUTE_CHOICE)
+            TSI_TRY(check_choice(op, a, *(const int32_t *)((const char *)attributes + a->offset)));
         if (a->type != TS_ATTRIBUTE_INT && a->type != TS_ATTRIBUTE_DIMS) continue;
         const void *at = (const char *)attributes + a->offset;
         const int64_t *value = a->type == TS_ATTRIBUTE_INT ? at : ((const tsi_dims *)at)->value;

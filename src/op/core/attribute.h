@@ -21,8 +21,8 @@ ts_attribute tsi_attribute_value(const tsi_attribute *a, const void *attributes)
 /* Refuses a table, a user's, that the other functions could not follow: a type that is none, a
  * field outside of the struct, a choice of nothing, a name twice. */
 ts_status tsi_attributes_check_table(const tsi_op_desc *op);
-/* Refuses whole numbers so large that sums and products with extents would overflow. Starts and
- * ends may be anything: "to the end" is a number beyond every extent. */
+/* Refuses choices that are none, and whole numbers so large that sums and products with extents
+ * would overflow. Starts and ends may be anything: "to the end" is a number beyond every extent. */
 ts_status tsi_attributes_check(const tsi_op_desc *op, const void *attributes);
 /* "{"dim": 1, "keepdim": false}". */
 void tsi_attributes_json(const tsi_op_desc *op, const void *attributes, tsi_text *text);
