@@ -6,6 +6,7 @@
  * else. */
 #include "array/array.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "array/image.h"
@@ -443,11 +444,22 @@ uint32_t tsi_array_version(const tsi_array *array)
     return version;
 }
 
+/* From the shortest stride on, each has to lead beyond all that the shorter ones reach. */
 bool tsi_array_repeats(const tsi_array *array)
 {
-    for (int32_t d = 0; d < array->ndim; d++)
-        if (array->stride[d] == 0 && array->extent[d] > 1) return true;
-    return false;
+    int64_t reached = 0;
+    if (array->dense) return false;
+    for (uint32_t done = 0;;) {
+        int32_t next = -1;
+        for (int32_t d = 0; d < array->ndim; d++) {
+            if (done >> d & 1 || array->extent[d] < 2) continue;
+            if (next < 0 || llabs(array->stride[d]) < llabs(array->stride[next])) next = d;
+        }
+        if (next < 0) return false;
+        if (llabs(array->stride[next]) <= reached) return true;
+        reached += (array->extent[next] - 1) * llabs(array->stride[next]);
+        done |= 1u << next;
+    }
 }
 
 bool tsi_array_is_alone(const tsi_array *array)

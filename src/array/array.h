@@ -115,7 +115,8 @@ static inline void tsi_array_wrote(const tsi_array *array)
 /* Another number after each write that may be one of its elements: other parts have none of them.
  */
 uint32_t tsi_array_version(const tsi_array *array);
-/* Does one element stand for several? Then a write to one of them changes the others. */
+/* May one element stand for several? Then a write to one of them changes the others. Strides that
+ * reach into each other count, also where they happen to meet no element twice. */
 bool tsi_array_repeats(const tsi_array *array);
 tsi_array *tsi_array_retain(tsi_array *array);
 void tsi_array_release(tsi_array *array);     /* accepts NULL */

@@ -94,10 +94,7 @@ static void loan_put(loans *l, loan *one)
 /* The block, or a dense one where it repeats an element. Retained. */
 static tsi_array *lendable(ts_tensor *x)
 {
-    bool repeats = false;
-    for (int32_t d = 0; d < x->array->ndim; d++)
-        repeats = repeats || (x->array->stride[d] == 0 && x->array->extent[d] > 1);
-    if (!repeats) return tsi_array_retain(x->array);
+    if (!tsi_array_repeats(x->array)) return tsi_array_retain(x->array);
     ts_shape shape = tsi_array_shape(x->array);
     tsi_array *dense = tsi_array_create(x->rank, (ts_dtype)x->dtype, &shape);
     if (dense && tsi_array_copy(dense, x->array) == TS_OK) return dense;

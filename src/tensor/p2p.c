@@ -170,13 +170,10 @@ static ts_status pair_of(const char *what, const ts_peer *peer, ts_group **out, 
     return *out ? TS_OK : ts_rank_status(mesh->rank);
 }
 
-/* The block, or a copy where elements are repeated by strides of zero. Retained. */
+/* The block, or a copy where an element may stand for several. Retained. */
 static tsi_array *sendable(ts_rank *rank, tsi_array *array)
 {
-    bool repeats = false;
-    for (int32_t d = 0; d < array->ndim; d++)
-        repeats = repeats || (array->stride[d] == 0 && array->extent[d] > 1);
-    if (!repeats) return tsi_array_retain(array);
+    if (!tsi_array_repeats(array)) return tsi_array_retain(array);
     ts_shape shape = tsi_array_shape(array);
     tsi_array *copy = tsi_array_create_tagged(rank, (ts_dtype)array->dtype, &shape, TSI_TAG_COMM);
     if (copy && tsi_array_copy(copy, array) == TS_OK) return copy;

@@ -74,7 +74,7 @@ ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...)
     const tsi_storage *storage = t->array->storage;
     if (TSI_UNLIKELY(storage->ask != NULL))
         return storage->ask(storage->ask_context, (void *)(uintptr_t)t);
-    bool repeats = !t->array->dense && stands_for_several(t->array);
+    bool repeats = stands_for_several(t->array);
     if (TSI_LIKELY(!storage->read_only && !repeats)) return TS_OK;
     char who[200];
     va_list arguments;

@@ -424,6 +424,35 @@ TS_TEST_RANKS(expanded_views_are_not_written, 1, 2)
     family_same(t, x, ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(3, 1), NULL), "unchanged");
 }
 
+/* Strides that reach into each other do the same. */
+TS_TEST_RANKS(overlapping_strides_are_not_written, 1, 2)
+{
+    enum { ROWS = 3, COLUMNS = 2 };
+    static const struct {
+        int64_t stride[2];
+        bool taken;
+    } row[] = { { { 1, 1 }, false }, { { -1, 1 }, false }, { { 1, 3 }, true }, { { -2, 1 }, true },
+                { { 2, 1 }, true },  { { 1, 0 }, false },  { { 2, 2 }, false } };
+    if (!tsi_rank_device_of(t->me)->device->host_readable) return;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        double number[16];
+        for (int k = 0; k < 16; k++)
+            number[k] = k;
+        ts_array lies = TS_INIT(ts_array);
+        lies.data = number + 6;
+        lies.meta = (ts_meta){ .shape = TS_SHAPE(ROWS, COLUMNS), .dtype = TS_DTYPE_F64 };
+        memcpy(lies.stride, row[i].stride, sizeof row[i].stride);
+        ts_tensor *x = ts_from_memory(t->me, &lies);
+        if (row[i].taken)
+            TEST_CHECK(t, call(t, "neg_", &x, 1, NULL, 0) != NULL);
+        else
+            FAMILY_REFUSES(t, "neg_: input 0 is a view in which an element stands for several",
+                           call(t, "neg_", &x, 1, NULL, 0));
+        TEST_OK(t, ts_rank_sync(t->me));
+        TEST_EQ(t, number[6] < 0, row[i].taken);
+    }
+}
+
 TS_TEST_RANKS(results_that_do_not_fit_are_refused, 1, 2)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
