@@ -12,8 +12,10 @@
  *                 dims with one shape drawn, one pair in TEST_STRIDE (16) of 3 dims
  *
  * Each case is moved by one planner; in a full run the case number decides which, as by default. */
+#include "bytes_util.h"
 #include "redistribute_oracle.h"
 #include "tessera/op.h"
+#include "tessera/plan.h"
 
 enum { LAYOUTS_MAX = 4096, EXTENT_MAX = 9 };
 
@@ -31,6 +33,7 @@ typedef struct run {
     const char *mesh_text;
     int32_t ndim;
     int64_t cases, skipped;
+    bool counted;
     list all[ORACLE_KINDS];
 } run;
 
@@ -137,7 +140,7 @@ typedef struct one_case {
     ts_shape shape;
     const char *planner;
     int64_t budget;
-    bool blocking;
+    bool blocking, counted; /* counted: bytes are compared with the plan's */
 } one_case;
 
 static void describe(const one_case *c, char *out, size_t size)
@@ -181,6 +184,29 @@ static const char *planner_for(const one_case *c)
     return greedy && !(is_plain(c->from) && is_plain(c->to)) ? "graph" : c->planner;
 }
 
+/* [coll] What all ranks received since then is what the plan states. */
+static void check_bytes(test *t, const one_case *c, const ts_move_options *move, uint64_t since)
+{
+    int64_t all = received(t->me, since);
+    ts_array sum = TS_INIT(ts_array);
+    sum.data = &all;
+    sum.meta = (ts_meta){ .shape = TS_SHAPE_SCALAR, .dtype = TS_DTYPE_I64 };
+    (void)ts_group_all_reduce(ts_mesh_group(c->to_mesh, NULL), &sum, &sum, TS_REDUCE_SUM, NULL);
+    ts_plan_options options = TS_INIT(ts_plan_options);
+    options.planner = move->planner;
+    ts_plan *plan = NULL;
+    const ts_layout *from = ts_layout_get(c->from, c->shape), *to = ts_layout_get(c->to, c->shape);
+    TEST_EQ(t, ts_plan_cached(from, to, c->dtype, &options, &plan), TS_OK);
+    if (!plan) return;
+    ts_plan_summary stated = TS_INIT(ts_plan_summary);
+    ts_plan_summarise(plan, &stated);
+    char what[1024];
+    describe(c, what, sizeof what);
+    TEST_SAY(t, all == stated.bytes_received, "%s: %lld bytes, the plan states %lld", what,
+             (long long)all, (long long)stated.bytes_received);
+    ts_plan_release(plan);
+}
+
 /* False: the pair has no meaning. */
 static bool check(test *t, const one_case *c)
 {
@@ -198,8 +224,10 @@ static bool check(test *t, const one_case *c)
         options.blocking = c->blocking;
         int64_t bad = -1, at = 0;
         if (x) (void)oracle_block_run(x, t->index, c->k, &from, NULL, true, &at);
+        uint64_t since = ts_rank_event(t->me);
         ts_tensor *y = ts_redistribute_with(x, c->to, &options);
         if (y) bad = oracle_block_run(y, t->index, c->k, &from, &to, false, &at);
+        if (y && c->counted) check_bytes(t, c, &options, since);
         if (bad != 0) {
             describe(c, what, sizeof what);
             test_fail(t, __FILE__, __LINE__, "%s: %lld elements are wrong, the first is %lld: %s",
@@ -219,7 +247,7 @@ static bool check(test *t, const one_case *c)
 /* What goes round with the case number: dtype, kind, planner, blocking or not. */
 static one_case choose(run *r, int64_t number, int64_t *kind_index)
 {
-    one_case c = { .from_mesh = r->mesh, .to_mesh = r->mesh };
+    one_case c = { .from_mesh = r->mesh, .to_mesh = r->mesh, .counted = r->counted };
     uint64_t h = oracle_mix((uint64_t)number, r->t->seed);
     c.dtype = oracle_dtypes[h % ORACLE_DTYPES];
     *kind_index = (int64_t)(h >> 8) % ORACLE_KINDS;
@@ -310,6 +338,14 @@ TS_TEST_RANKS(pairs_on_two_by_three, 6)
 TS_TEST_RANKS(pairs_on_three_axes, 8)
 {
     all_dims(t, "a=2, b=2, c=2", 4000);
+}
+
+TS_TEST_RANKS(moves_receive_what_plans_state, 6, 8)
+{
+    run *r = run_open(t, t->count == 6 ? "a=2, b=3" : "a=2, b=2, c=2", 2);
+    r->counted = true;
+    run_random(r, 400);
+    run_close(r);
 }
 
 /* ---- unusual cuts and other meshes ----------------------------------------------------------- */
