@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_calls.c - calls that once gave other values on many ranks than on one, or touched memory that
- * was not theirs. Each is a line as for `tessera op`: mesh, operator, attributes, dtype, inputs. */
+/* op_calls.c - calls that once gave other values on many ranks than on one, touched memory that was
+ * not theirs, or received other bytes than they stated. Each is a line as for `tessera op`: mesh,
+ * operator, attributes, dtype, inputs. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "bytes_util.h"
 #include "harness/test.h"
 #include "op/ask/numbers.h"
 #include "tensor/tensor.h"
@@ -141,6 +143,69 @@ TS_TEST_RANKS(calls_that_were_wrong, 2, 3, 4, 6, 8)
     for (size_t i = 0; i < TSI_COUNT_OF(kept) && ts_rank_status(t->me) == TS_OK; i++)
         if (kept[i].ranks == t->count) make_call(t, &kept[i]);
 }
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static const kept_call stated[] = {
+    /* another axis cuts the rows: each group of the algorithm's axis has its own only */
+    { 4, "2, 2", "cumsum", "{\"dim\": 1}", "f32", { "16x32 S(0), S(1)" } },
+    { 4, "2, 2", "roll", "{\"shifts\": [2], \"dims\": [1]}", "f32", { "16x32 S(0), S(1)" } },
+    { 4, "2, 2", "cat", "{\"dim\": 1}", "f32", { "16x32 S(0), S(1)", "16x32 S(0), S(1)" } },
+    { 4, "2, 2", "conv", "{\"padding\": [1]}", "f32", { "4x8x32 S(0), S(2)", "8x8x3 R, R" } },
+    { 4,
+      "2, 2",
+      "softmax_backward",
+      "{\"dim\": 1}",
+      "bf16",
+      { "16x32 S(0), S(1)", "16x32 S(0), S(1)" } },
+};
+
+static ts_tensor *ones_of(ts_mesh *mesh, const char *text, ts_dtype dtype)
+{
+    char placements[64];
+    const ts_layout *layout = layout_of(mesh, text);
+    ts_sharding_text(ts_layout_sharding(layout), placements, sizeof placements);
+    ts_tensor *x = ts_ones(mesh, dtype, ts_layout_shape(layout), placements);
+    ts_layout_release(layout);
+    return x;
+}
+
+static int64_t stated_so_far(test *t)
+{
+    ts_op_cache_stats stats = TS_INIT(ts_op_cache_stats);
+    TEST_OK(t, ts_op_cache_statistics(t->me, &stats));
+    return stats.implicit_bytes;
+}
+
+static void check_bytes(test *t, const kept_call *call)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, call->mesh);
+    ts_tensor *in[INPUTS_MAX] = { NULL }, *out[3] = { NULL };
+    int32_t count = 0;
+    for (; count < INPUTS_MAX && call->in[count]; count++)
+        in[count] = ones_of(mesh, call->in[count], ts_dtype_parse(call->dtype));
+    int64_t before = stated_so_far(t);
+    uint64_t since = ts_rank_event(t->me);
+    TEST_OK(t, ts_op_call_json(ts_op_find(t->me, call->op), in, count, call->attributes, out));
+    for (int32_t o = 0; o < 3 && out[o]; o++)
+        TEST_OK(t, ts_tensor_wait(out[o]));
+    int64_t all = received(t->me, since), said = stated_so_far(t) - before;
+    ts_array sum = TS_INIT(ts_array);
+    sum.data = &all;
+    sum.meta = (ts_meta){ .shape = TS_SHAPE_SCALAR, .dtype = TS_DTYPE_I64 };
+    TEST_OK(t, ts_group_all_reduce(ts_mesh_group(mesh, NULL), &sum, &sum, TS_REDUCE_SUM, NULL));
+    TEST_SAY(t, all == said, "%s of %s on %s: %lld bytes, stated %lld", call->op, call->dtype,
+             call->in[0], (long long)all, (long long)said);
+    ts_mesh_release(mesh);
+}
+
+TS_TEST_RANKS(calls_receive_what_they_state, 4)
+{
+    for (size_t i = 0; i < TSI_COUNT_OF(stated) && ts_rank_status(t->me) == TS_OK; i++)
+        check_bytes(t, &stated[i]);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
 
 /* repair 5: layer_norm over all dims, everything cut but the gradient of its result. */
 TS_TEST_RANKS(gradient_of_a_norm_over_all_dims, 1, 2, 3)

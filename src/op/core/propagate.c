@@ -12,6 +12,7 @@
 #include "op/core/attribute.h"
 #include "op/core/dispatch.h"
 #include "plan/plan.h"
+#include "plan/space.h"
 
 /* ---- where the call happens ------------------------------------------------------------------ */
 
@@ -311,6 +312,44 @@ static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_
     return TS_OK;
 }
 
+/* What the ranks of one group of the algorithm's axes hold together: the largest of the parts that
+ * other axes make. A cut over several dims counts as none. */
+static void group_meta(const tsi_op_plan *plan, const ts_layout *layout, ts_meta *meta)
+{
+    const ts_sharding *sharding = layout->sharding;
+    for (int32_t i = 0; i < sharding->order_count; i++) {
+        int32_t axis = sharding->order[i];
+        const ts_placement *place = &sharding->place[axis];
+        if (plan->algorithm_axes >> axis & 1 || place->dim != place->dim_last) continue;
+        int64_t *extent = &meta->shape.extent[place->dim];
+        *extent = tsi_place_longest(place, *extent, sharding->mesh->size[axis]);
+    }
+}
+
+/* Bytes of the plan's algorithm: every group of its axes runs it for its own part. */
+static ts_status state_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *scratch)
+{
+    const tsi_mesh_desc *mesh = plan->mesh->desc;
+    size_t inputs = (size_t)call->input_count, count = inputs + (size_t)call->output_count;
+    ts_meta *meta = tsi_arena_calloc(scratch, count, sizeof *meta);
+    if (!meta) return tsi_fail_memory("the bytes of an algorithm", count * sizeof *meta);
+    if (inputs) memcpy(meta, call->in, inputs * sizeof *meta);
+    memcpy(meta + inputs, call->out, (size_t)call->output_count * sizeof *meta);
+    for (int32_t i = 0; i < call->input_count; i++)
+        if (plan->in[i]) group_meta(plan, used_of(plan, i), &meta[i]);
+    for (int32_t o = 0; o < call->output_count; o++)
+        group_meta(plan, plan->out[o], &meta[inputs + (size_t)o]);
+    tsi_op_call part = *call;
+    part.in = meta;
+    part.out = meta + inputs;
+    int64_t n = 1;
+    for (int32_t k = 0; k < mesh->ndim; k++)
+        if (plan->algorithm_axes >> k & 1) n *= mesh->size[k];
+    int64_t each = plan->op->algorithm[plan->algorithm - 1].bytes(&part, n);
+    plan->algorithm_bytes = tsi_mul_most(each, mesh->count);
+    return TS_OK;
+}
+
 /* Takes the algorithm that moves and computes together, if there is one and it is chosen: inputs
  * stay as they came. */
 static ts_status fuse(tsi_op_plan *plan, const tsi_op_call *call, tsi_op_story *story, bool *fused)
@@ -365,13 +404,8 @@ static ts_status plan_fill(tsi_op_plan *plan, const tsi_op_request *q, tsi_arena
     TSI_TRY(plan_local(plan));
     if (plan->algorithm > 0 && !fused && op->pick)
         TSI_TRY(pick_algorithm(plan, &call, story));
-    else if (plan->algorithm > 0 && !fused) {
-        int64_t n = 1;
-        for (int32_t k = 0; k < plan->mesh->desc->ndim; k++)
-            if (plan->algorithm_axes >> k & 1) n *= plan->mesh->desc->size[k];
-        int64_t each = op->algorithm[plan->algorithm - 1].bytes(&call, n);
-        plan->algorithm_bytes = tsi_mul_most(each, plan->mesh->desc->count);
-    }
+    else if (plan->algorithm > 0 && !fused)
+        TSI_TRY(state_algorithm(plan, &call, scratch));
     plan->kernel = tsi_kernel_of(tsi_world_device(plan->mesh->desc->world), op);
     return plan_short(plan);
 }
