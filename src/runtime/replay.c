@@ -180,6 +180,19 @@ static bool holds(const ts_step *s, const tsi_storage *storage)
     return false;
 }
 
+/* Who still reads the old value is waited for; a value that lies over it is copied first. */
+static ts_status write_input(ts_tensor *input, ts_tensor *value)
+{
+    TSI_TRY(tsi_tensor_writable(input, "step: the input"));
+    if (!tsi_array_meets(input->array, value->array))
+        return tsi_array_copy(input->array, value->array);
+    ts_tensor *apart = tsi_op_copy_of(value);
+    if (!apart) return ts_rank_status(input->rank);
+    ts_status status = tsi_array_copy(input->array, apart->array);
+    ts_tensor_drop(apart);
+    return status;
+}
+
 ts_status ts_step_input(ts_step *s, ts_tensor *input, ts_tensor *value)
 {
     if (!s || !input || !value) return TS_ERR_NULL;
@@ -197,7 +210,7 @@ ts_status ts_step_input(ts_step *s, ts_tensor *input, ts_tensor *value)
     if (!holds(s, input->array->storage))
         return TSI_FAIL(TS_ERR_ARG, "step: the recorded step reads no tensor that is this one (%s)",
                         input->layout->text);
-    return tsi_array_copy(input->array, value->array);
+    return write_input(input, value);
 }
 
 /* ---- the program of all ranks ---------------------------------------------------------------- */

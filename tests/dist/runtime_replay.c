@@ -708,3 +708,49 @@ TS_TEST_RANKS(slots_take_what_they_were_recorded_with, 1, 2)
     ts_step_destroy(step);
     TEST_OK(t, ts_scope_close(scope));
 }
+
+/* What was made of a slot before it is written has the old value, and a value may lie over it. */
+TS_TEST_RANKS(slots_are_written_as_any_tensor_is, 2, 3)
+{
+    bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*") };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    b.x = ts_arange(b.mesh, TS_DTYPE_F32, TS_SHAPE(64, 64), "S(0)", NULL);
+    ts_step *step = ts_step_record(t->me, doubles, &b);
+    ts_tensor *old = ts_clone(b.x), *moved = ts_redistribute(b.x, "R");
+    ts_tensor *zeros = ts_zeros(b.mesh, TS_DTYPE_F32, TS_SHAPE(64, 64), "S(0)");
+    TEST_OK(t, ts_step_input(step, b.x, zeros));
+    double sum = -1;
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_abs(ts_sub(moved, old)), NULL, 0, 0), &sum));
+    TEST_SAY(t, sum == 0, "what was on its way is off by %g", sum);
+    ts_step_destroy(step);
+    b.x = ts_arange(b.mesh, TS_DTYPE_F32, TS_SHAPE(64, 64), "R", NULL);
+    step = ts_step_record(t->me, doubles, &b);
+    ts_tensor *turned = ts_clone(ts_transpose(b.x, 0, 1));
+    TEST_OK(t, ts_step_input(step, b.x, ts_transpose(b.x, 0, 1)));
+    TEST_OK(t, ts_tensor_item(ts_sum(ts_abs(ts_sub(b.x, turned)), NULL, 0, 0), &sum));
+    TEST_SAY(t, sum == 0, "the value that lay over its slot is off by %g", sum);
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+}
+
+static ts_status reads_only(void *context)
+{
+    const bad *b = context;
+    ts_scope scope = ts_scope_open(b->me, NULL);
+    ts_tensor *y = ts_exp(b->x);
+    ts_status closed = ts_scope_close(scope);
+    return y ? closed : ts_rank_status(b->me);
+}
+
+/* A slot of which one element stands for several cannot hold a value. */
+TS_TEST_RANKS(no_value_is_written_into_an_expanded_slot, 1, 2)
+{
+    bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*") };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    b.x = ts_expand(ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(1, 2), "R"), TS_SHAPE(4, 2));
+    ts_step *step = ts_step_record(t->me, reads_only, &b);
+    ts_tensor *value = ts_arange(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "R", NULL);
+    refuses(t, step, b.x, value, TS_ERR_ARG, "stands for several");
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+}
