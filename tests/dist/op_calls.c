@@ -158,6 +158,15 @@ static const kept_call stated[] = {
       "{\"dim\": 1}",
       "bf16",
       { "16x32 S(0), S(1)", "16x32 S(0), S(1)" } },
+    /* sums of bf16 travel as f32 */
+    { 4,
+      "x=4",
+      "rms_norm_backward",
+      "{}",
+      "bf16",
+      { "16x32 S(1)", "16x32 S(1)", "32 S(0)", "16x1 R" } },
+    /* lines of no elements have totals, too */
+    { 4, "2, 2", "cumsum", "{\"dim\": 0}", "f32", { "0x4 S(0), R" } },
 };
 
 static ts_tensor *ones_of(ts_mesh *mesh, const char *text, ts_dtype dtype)

@@ -144,7 +144,8 @@ static ts_status back_reference(const tsi_kernel_io *io)
 static int64_t back_bytes(const tsi_op_call *call, int64_t n)
 {
     int64_t arrays = call->output_count > 2 ? 4 : 2;
-    return tsi_algorithm_share(tsi_algorithm_bytes(&call->in[SCALE], arrays), n);
+    ts_meta rows = { .shape = call->in[SCALE].shape, .dtype = call->out[1].dtype };
+    return tsi_algorithm_share(tsi_algorithm_bytes(&rows, arrays), n);
 }
 
 static ts_status back_two_phase(const tsi_algorithm_io *io)

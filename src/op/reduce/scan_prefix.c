@@ -178,8 +178,8 @@ static ts_status scan_prefix(const tsi_algorithm_io *io)
 static int64_t prefix_bytes(const tsi_op_call *call, int64_t n)
 {
     const tsi_scan_attributes *a = call->attributes;
-    int64_t extent = call->in[0].shape.extent[a->dim];
-    int64_t lines = ts_shape_count(&call->in[0].shape) / (extent ? extent : 1);
+    ts_shape rest = tsi_shape_reduce(&call->in[0].shape, 1u << a->dim, true);
+    int64_t lines = ts_shape_count(&rest);
     tsi_category category = tsi_dtype_category((ts_dtype)call->out[0].dtype);
     size_t each = ts_dtype_size(wide_dtype(category)) + (call->output_count > 1 ? 8u : 0u);
     return tsi_mul_most(tsi_mul_most(lines, n - 1), (int64_t)each);
