@@ -146,7 +146,7 @@ TS_TEST_RANKS(calls_that_were_wrong, 2, 3, 4, 6, 8)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-static const kept_call stated[] = {
+static const kept_call counted[] = {
     /* another axis cuts the rows: each group of the algorithm's axis has its own only */
     { 4, "2, 2", "cumsum", "{\"dim\": 1}", "f32", { "16x32 S(0), S(1)" } },
     { 4, "2, 2", "roll", "{\"shifts\": [2], \"dims\": [1]}", "f32", { "16x32 S(0), S(1)" } },
@@ -179,13 +179,6 @@ static ts_tensor *ones_of(ts_mesh *mesh, const char *text, ts_dtype dtype)
     return x;
 }
 
-static int64_t stated_so_far(test *t)
-{
-    ts_op_cache_stats stats = TS_INIT(ts_op_cache_stats);
-    TEST_OK(t, ts_op_cache_statistics(t->me, &stats));
-    return stats.implicit_bytes;
-}
-
 static void check_bytes(test *t, const kept_call *call)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, call->mesh);
@@ -193,16 +186,12 @@ static void check_bytes(test *t, const kept_call *call)
     int32_t count = 0;
     for (; count < INPUTS_MAX && call->in[count]; count++)
         in[count] = ones_of(mesh, call->in[count], ts_dtype_parse(call->dtype));
-    int64_t before = stated_so_far(t);
+    int64_t before = stated(t->me);
     uint64_t since = ts_rank_event(t->me);
     TEST_OK(t, ts_op_call_json(ts_op_find(t->me, call->op), in, count, call->attributes, out));
     for (int32_t o = 0; o < 3 && out[o]; o++)
         TEST_OK(t, ts_tensor_wait(out[o]));
-    int64_t all = received(t->me, since), said = stated_so_far(t) - before;
-    ts_array sum = TS_INIT(ts_array);
-    sum.data = &all;
-    sum.meta = (ts_meta){ .shape = TS_SHAPE_SCALAR, .dtype = TS_DTYPE_I64 };
-    TEST_OK(t, ts_group_all_reduce(ts_mesh_group(mesh, NULL), &sum, &sum, TS_REDUCE_SUM, NULL));
+    int64_t all = received_by_all(ts_mesh_group(mesh, NULL), since), said = stated(t->me) - before;
     TEST_SAY(t, all == said, "%s of %s on %s: %lld bytes, stated %lld", call->op, call->dtype,
              call->in[0], (long long)all, (long long)said);
     ts_mesh_release(mesh);
@@ -210,8 +199,8 @@ static void check_bytes(test *t, const kept_call *call)
 
 TS_TEST_RANKS(calls_receive_what_they_state, 4)
 {
-    for (size_t i = 0; i < TSI_COUNT_OF(stated) && ts_rank_status(t->me) == TS_OK; i++)
-        check_bytes(t, &stated[i]);
+    for (size_t i = 0; i < TSI_COUNT_OF(counted) && ts_rank_status(t->me) == TS_OK; i++)
+        check_bytes(t, &counted[i]);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */

@@ -262,27 +262,6 @@ TS_TEST_RANKS(log_sum_exp_has_a_gradient, 1, 3)
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-static int64_t stated(ts_rank *me)
-{
-    ts_op_cache_stats stats = TS_INIT(ts_op_cache_stats);
-    (void)ts_op_cache_statistics(me, &stats);
-    return stats.implicit_bytes;
-}
-
-static int64_t of_all(test *t, int64_t mine)
-{
-    int64_t all[64] = { 0 }, sum = 0;
-    ts_array in = TS_INIT(ts_array), out = TS_INIT(ts_array);
-    in.data = &mine;
-    in.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_I64 };
-    out.data = all;
-    out.meta = (ts_meta){ .shape = TS_SHAPE(t->count), .dtype = TS_DTYPE_I64 };
-    TEST_OK(t, ts_group_all_gather(ts_group_world(t->me), &in, &out, NULL));
-    for (int64_t i = 0; i < t->count; i++)
-        sum += all[i];
-    return sum;
-}
-
 /* Keys that the queries of a rank see and that others hold, pair by pair. */
 static int64_t keys_missing(const ts_mask *mask, const ts_layout *layout, int64_t ranks)
 {
@@ -319,7 +298,7 @@ static void compare_bytes(test *t, const counting *c, const char *what, ts_tenso
 {
     for (int i = 0; i < count; i++)
         ts_tensor_wait(made[i]);
-    int64_t have = of_all(t, received(t->me, since)), told = stated(t->me) - said;
+    int64_t have = received_by_all(ts_group_world(t->me), since), told = stated(t->me) - said;
     TEST_SAY(t, have == told, "%s, %s, algorithm %d: %lld bytes received %s, %lld stated", c->mask,
              c->place, (int)c->algorithm, (long long)have, what, (long long)told);
 }

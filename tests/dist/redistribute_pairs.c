@@ -187,11 +187,7 @@ static const char *planner_for(const one_case *c)
 /* [coll] What all ranks received since then is what the plan states. */
 static void check_bytes(test *t, const one_case *c, const ts_move_options *move, uint64_t since)
 {
-    int64_t all = received(t->me, since);
-    ts_array sum = TS_INIT(ts_array);
-    sum.data = &all;
-    sum.meta = (ts_meta){ .shape = TS_SHAPE_SCALAR, .dtype = TS_DTYPE_I64 };
-    (void)ts_group_all_reduce(ts_mesh_group(c->to_mesh, NULL), &sum, &sum, TS_REDUCE_SUM, NULL);
+    int64_t all = received_by_all(ts_mesh_group(c->to_mesh, NULL), since);
     ts_plan_options options = TS_INIT(ts_plan_options);
     options.planner = move->planner;
     ts_plan *plan = NULL;
