@@ -452,7 +452,8 @@ bool tsi_array_repeats(const tsi_array *array)
     for (uint32_t done = 0;;) {
         int32_t next = -1;
         for (int32_t d = 0; d < array->ndim; d++) {
-            if (done >> d & 1 || array->extent[d] < 2) continue;
+            if (array->extent[d] == 0) return false;
+            if (done >> d & 1 || array->extent[d] == 1) continue;
             if (next < 0 || llabs(array->stride[d]) < llabs(array->stride[next])) next = d;
         }
         if (next < 0) return false;

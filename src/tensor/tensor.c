@@ -62,19 +62,12 @@ ts_status tsi_tensor_refuse(const ts_tensor *t, const char *format, ...)
     return TSI_FAIL(TS_ERR_STATE, "%s is a tensor that %s", who, ended_text(t, how, sizeof how));
 }
 
-/* An empty block has strides of 0 too. */
-static bool stands_for_several(const tsi_array *array)
-{
-    ts_shape shape = tsi_array_shape(array);
-    return tsi_array_repeats(array) && ts_shape_count(&shape) > 0;
-}
-
 ts_status tsi_tensor_writable(const ts_tensor *t, const char *format, ...)
 {
     const tsi_storage *storage = t->array->storage;
     if (TSI_UNLIKELY(storage->ask != NULL))
         return storage->ask(storage->ask_context, (void *)(uintptr_t)t);
-    bool repeats = stands_for_several(t->array);
+    bool repeats = tsi_array_repeats(t->array);
     if (TSI_LIKELY(!storage->read_only && !repeats)) return TS_OK;
     char who[200];
     va_list arguments;
