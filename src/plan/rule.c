@@ -95,7 +95,7 @@ typedef struct expression {
     int order[LETTERS], letter_count, input_count, operand_count;
 } expression;
 
-static int letter_of(char c)
+int tsi_rules_letter(char c)
 {
     if (c >= 'a' && c <= 'z') return c - 'a';
     if (c >= 'A' && c <= 'Z') return 26 + c - 'A';
@@ -108,7 +108,7 @@ static void expression_parse(expression *e, const char *dims)
     memset(e->dim, NOT_THERE, sizeof e->dim);
     int operand = 0, place = 0;
     for (const char *c = dims; *c; c++) {
-        int letter = letter_of(*c);
+        int letter = tsi_rules_letter(*c);
         if (letter >= 0) {
             if (!e->used[letter]) e->order[e->letter_count++] = letter;
             e->used[letter] = true;

@@ -114,6 +114,7 @@ typedef struct tsi_traits {
  * is reduced by `reduce`; "x!" cannot be cut; a letter whose extents differ (broadcast) is R where
  * the extent is 1. Its last inputs may be absent. */
 void tsi_rules_dims(tsi_rules *rules, const char *dims, const ts_meta *in, ts_reduce reduce);
+int tsi_rules_letter(char c); /* which letter of an expression it is, from 0 on; -1: none */
 /* Elementwise with broadcast: every dim of the result may be cut; inputs that lack it or have
  * extent 1 are R. */
 void tsi_rules_pointwise(tsi_rules *rules, const ts_meta *in, const ts_meta *out);

@@ -130,18 +130,13 @@ void tsi_user_traits(const tsi_op_call *call, tsi_traits *out)
 
 /* ---- "mk,kn->mn" ----------------------------------------------------------------------------- */
 
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 bool tsi_user_letters(const ts_op_desc *user, int32_t *letters)
 {
     const char *at = user->dims;
     int32_t count = user->input_count + user->output_count;
     for (int32_t i = 0; i < count; i++) {
         letters[i] = 0;
-        for (at = skip_blanks(at); is_letter(*at); at += at[1] == '!' ? 2 : 1)
+        for (at = skip_blanks(at); tsi_rules_letter(*at) >= 0; at += at[1] == '!' ? 2 : 1)
             letters[i]++;
         at = skip_blanks(at);
         if (letters[i] > TS_NDIM_MAX) return false;
@@ -163,7 +158,7 @@ static void sample_dims(const char *dims, uint64_t *random, ts_meta *in, int32_t
     for (const char *at = dims; *at && *at != '-' && input < count; at++) {
         if (*at == ',') input++;
         unsigned char letter = (unsigned char)*at;
-        if (!is_letter(*at) || input >= count) continue;
+        if (tsi_rules_letter(*at) < 0 || input >= count) continue;
         if (!extent[letter]) extent[letter] = 2 + tsi_sample_below(random, 5);
         in[input].shape.extent[in[input].shape.ndim++] = extent[letter];
     }
