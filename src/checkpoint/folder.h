@@ -7,7 +7,8 @@
  *   PATH.ID.old    what PATH was, between the two renames of a save over it
  *
  * INV: a directory that is called PATH is complete. Under the other two names only what saves made
- * is found; a .part that nobody locks belongs to a process that is gone. */
+ * is found; a .part that nobody locks belongs to a process that is gone. Those who give up one
+ * leave it to the others who write there; the last one removes it. */
 #ifndef TSI_CHECKPOINT_FOLDER_H
 #define TSI_CHECKPOINT_FOLDER_H
 

@@ -303,13 +303,12 @@ static int64_t awaited(const ts_schedule *s, const int64_t *at, int32_t rank)
     return -1;
 }
 
-/* Everything but messages happens at once; is a message what comes next? */
-static bool reach_message(const ts_schedule *s, int64_t *at, int32_t rank)
+/* Everything but messages happens at once. */
+static void reach_message(const ts_schedule *s, int64_t *at, int32_t rank)
 {
     const tsi_schedule_list *list = &s->list[rank];
     while (at[rank] < list->count && !tsi_cell_is_message(&list->cell[at[rank]]))
         at[rank]++;
-    return at[rank] < list->count;
 }
 
 /* The next message whose two ends stand before their ranks; if there is none, one that is sent is
@@ -320,7 +319,7 @@ static bool meet_one(ts_schedule *s, int64_t *at)
     int32_t sender = -1;
     int64_t place = -1;
     for (int32_t r = 0; r < s->ranks; r++)
-        (void)reach_message(s, at, r);
+        reach_message(s, at, r);
     for (int32_t r = 0; r < s->ranks; r++) {
         int64_t i = at[r] < s->list[r].count ? awaited(s, at, r) : -1;
         if (i < 0) continue;
