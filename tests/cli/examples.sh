@@ -18,6 +18,7 @@ expect() { # words command ...
         printf 'FAIL %s: expected "%s", got:\n%s\n' "$*" "$words" "$said"
     fi
 }
+[ -x "$build/examples/02_mlp" ] || { echo "the examples were not built"; exit 77; }
 for ranks in 1 3 4; do
     export TESSERA_RANKS=$ranks
     expect "step 60: loss 0.7" "$build/examples/02_mlp"

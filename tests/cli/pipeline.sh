@@ -20,9 +20,7 @@ verify() { # model mesh [options]
     fi
 }
 verify_mpi() { # mpi ranks model mesh [options]
-    if ! command -v "mpirun.$1" > /dev/null 2>&1 || ! "$tessera" doctor 2> /dev/null | grep -q "$1"; then
-        return
-    fi
+    has "mpi:$1" || return 0
     if said=$(timeout 120 "mpirun.$1" -n "$2" "$tessera" verify model "$models/$3" --mesh "$4" "${@:5}" 2>&1) &&
         [ "$(grep -c ' agree$' <<< "$said")" -eq 1 ]; then
         pass "$3 on $4 with $1 ${*:5}"
@@ -129,7 +127,7 @@ fi
 says "a run is evaluated through its stages" 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.resume=0 \
     --set train.steps=2 --set parallel.mesh="pp=2, dp=2" --set train.eval_every=1 --set data.held_out="$work/text.txt"
 for mpi in openmpi mpich; do
-    command -v mpirun.$mpi > /dev/null 2>&1 && "$tessera" doctor 2> /dev/null | grep -q $mpi || continue
+    has mpi:$mpi || continue
     says "a pipeline trains with $mpi" 0 "measured in the last step" mpirun.$mpi -n 4 "$tessera" train "$work/a.ini" \
         --set parallel.mesh="pp=2, tp=2" --set parallel.schedule=search --set train.resume=0
     check_same "it loses as one rank does with $mpi"

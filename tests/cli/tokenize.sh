@@ -22,7 +22,7 @@ says other 1 "belongs to other inputs" "$tessera" tokenize --out "$work/bytes" -
 says restart 0 "(0 were there)" "$tessera" tokenize --out "$work/bytes" --no-eos --restart "$text"
 
 tokenize() { # prefix
-    "$tessera" tokenize --tokenizer "$golden/gpt2.json" --shard-tokens 10000 --json --out "$1" "$text"
+    "$tessera" tokenize --tokenizer "$golden/llama2.json" --shard-tokens 10000 --json --out "$1" "$text"
 }
 tokenize "$work/whole" > "$work/json"
 succeeds "the result is JSON" python3 -m json.tool "$work/json"

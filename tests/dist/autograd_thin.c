@@ -3,6 +3,7 @@
  * and nothing is drawn twice. */
 #include <math.h>
 
+#include "device/parallel.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
 #include "tessera/train.h"
@@ -82,8 +83,10 @@ static void both(test *t, const char *mesh_text, int32_t family, bool split)
     ts_model *thin = model_of(mesh, family, TS_RECOMPUTE_SELECT);
     ts_train_shape shape = { .struct_size = sizeof shape, .rows = 4, .context = 32, .moments = 2 };
     ts_train_cost cost[2];
+    tsi_parallel_limit(t->me, 1); /* what threads keep for themselves nobody saves */
     TEST_OK(t, ts_train_estimate(keeps, &shape, &cost[0]));
     TEST_OK(t, ts_train_estimate(thin, &shape, &cost[1]));
+    tsi_parallel_limit(t->me, 0);
     double share = (double)cost[1].activation_bytes / (double)cost[0].activation_bytes;
     /* Where gradients are added up by the products that make them, a step that keeps everything has
      * its largest moment earlier: of such small models little is left to save. */

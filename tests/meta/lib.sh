@@ -49,6 +49,13 @@ skip_all() { # reason
     echo "$1"
     exit 77
 }
+# Is an engine or a library there in this build: mpi:openmpi, pcre2? An MPI needs its launcher, too.
+has() { # name of a line of `tessera doctor`
+    "$build/bin/tessera" doctor 2> /dev/null | grep -q "^  $1  *yes" || return 1
+    case $1 in
+    mpi:*) command -v "mpirun.${1#mpi:}" > /dev/null 2>&1 ;;
+    esac
+}
 finish() {
     echo "$passed passed, $failed failed"
     [ "$failed" -eq 0 ]
