@@ -84,10 +84,19 @@ TS_API ts_tensor *ts_distribute(const ts_array *whole, const ts_sharding *shardi
                                 int64_t root);
 TS_API ts_tensor *ts_from_function(ts_element_fn fn, void *context, const ts_sharding *sharding,
                                    ts_meta meta); /* maker, local */
-/* Takes `managed`: its deleter is called once when nothing refers to the memory any more, on any
- * thread; on failure (NULL) it stays the caller's. Memory that is flagged read-only is never
- * written: in-place forms, updates, fills and loads into such a tensor are refused. */
+/* Takes `managed`: its deleter is called once when nothing refers to the memory any more and the
+ * rank's queue is done with it, on any thread; on failure (NULL) it stays the caller's. Memory that
+ * is flagged read-only is never written: in-place forms, updates, fills and loads into such a
+ * tensor are refused. Memory of the rank's device is shared, the host's is shared on the cpu and
+ * copied to any other device; what it holds is there when it is given. */
 TS_API ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed /* takes */);
+/* The same, and what it holds is there when `stream` comes so far, a stream of its producer on the
+ * rank's device (a CUstream; NULL: the default stream): the rank's queue waits, the host does not.
+ */
+TS_API ts_tensor *ts_from_dlpack_on(ts_rank *me, struct DLManagedTensorVersioned *managed /* takes
+                                                                                           */
+                                    ,
+                                    void *stream);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 TS_API ts_tensor *ts_tensor_local(ts_tensor *t); /* maker; own block on ts_mesh_self, no copy */
@@ -104,8 +113,14 @@ TS_API ts_status ts_tensor_number(ts_tensor *t, ts_number *out); /* recorded [co
 /* Readable text of the whole tensor, elided in the middle when large, and cut where `size` ends.
  * recorded [coll] */
 TS_API ts_status ts_tensor_text(ts_tensor *t, char *out, size_t size);
+/* The block where it lies, on the host or on a device (kDLCUDA); waits. Whoever gets it calls the
+ * deleter when nothing that he enqueued uses it any more. */
 TS_API ts_status ts_tensor_dlpack(ts_tensor *t,
                                   struct DLManagedTensorVersioned **out); /* recorded */
+/* The same without a wait of the host: `stream`, the consumer's (a CUstream; NULL: the default
+ * stream), waits for what the rank's queue has now. */
+TS_API ts_status ts_tensor_dlpack_on(ts_tensor *t, void *stream,
+                                     struct DLManagedTensorVersioned **out); /* recorded */
 TS_API ts_status ts_tensor_wait(ts_tensor *t); /* recorded; completes what is on its way */
 
 TS_API const ts_layout *ts_tensor_layout(const ts_tensor *t); /* getter */

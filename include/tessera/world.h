@@ -25,13 +25,15 @@ typedef ts_status (*ts_work_fn)(ts_rank *me, void *arg);
 typedef struct ts_world_options {
     size_t struct_size;
     const char *engine; /* "threads", "mpi", "model"; NULL: mpi under a launcher, else threads */
-    const char *device; /* "cpu", "queue" (for tests); NULL: TESSERA_DEVICE, else "cpu" */
+    const char *device; /* "cpu", "cuda", "cuda:1", "queue" (for tests); NULL: TESSERA_DEVICE, else
+                         * "cpu" */
     int64_t rank_count; /* threads, model; 0: TESSERA_RANKS, else the number of cores */
     int64_t threads_per_process; /* mpi: thread ranks in each process; 0: one */
     uint64_t seed;
     int64_t timeout_ms;         /* 0: TESSERA_TIMEOUT_MS, else 60,000 */
     const void *mpi_comm;       /* address of the caller's MPI_Comm: duplicated, MPI stays theirs */
-    void *cuda_stream;          /* the caller's compute stream */
+    void *cuda_stream;          /* the caller's CUstream, where all work of the rank goes, of which
+                                 * the process has one; NULL: the rank's own */
     const int64_t *model_ranks; /* model: one representative per class; NULL: rank 0 */
     int64_t model_rank_count;   /* how many; work runs once for each */
     int64_t events;             /* capacity of each rank's event ring; 0: 4096 */

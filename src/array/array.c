@@ -294,11 +294,24 @@ static bool is_of_device(const ts_array *block, const tsi_device *device)
     return block->device == device->dlpack_type && block->ordinal == device->ordinal;
 }
 
+/* Numbers begin at multiples of their size, complex ones at those of their parts. */
+static bool is_aligned(const tsi_block *block)
+{
+    size_t size = ts_dtype_size((ts_dtype)block->dtype);
+    bool complex = block->dtype == TS_DTYPE_C64 || block->dtype == TS_DTYPE_C128;
+    return (uintptr_t)block->data % (complex ? size / 2 : size) == 0;
+}
+
 tsi_array *tsi_array_wrap(ts_rank *rank, const ts_array *block)
 {
     tsi_block b;
     const tsi_rank_device *mine = tsi_rank_device_of(rank);
     if (!mine || tsi_block_of_array(block, "array", &b) != TS_OK) return NULL;
+    if (!is_aligned(&b)) {
+        (void)TSI_FAIL(TS_ERR_ARG, "array: data is not where a %s may begin",
+                       ts_dtype_name((ts_dtype)b.dtype));
+        return NULL;
+    }
     if (!is_of_device(block, mine->device)) {
         if (is_of_host(block)) return copy_from_host(rank, block, &b);
         (void)TSI_FAIL(TS_ERR_ARG, "array: memory of device type %d number %d, the rank's is %s",

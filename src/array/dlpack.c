@@ -3,7 +3,8 @@
  *
  * Out: one allocation holds the managed tensor, its shape and strides, and a reference to the
  * storage; the deleter gives them back and may run on any thread. In: the managed tensor becomes
- * the `done` of a storage. */
+ * the `done` of a storage. Memory of a device keeps its address and says which one it is; whoever
+ * hands it over sees to it that streams meet (tsi_rank_device_meet). */
 #include "array/dlpack_abi.h"
 
 #include <string.h>
@@ -41,9 +42,7 @@ ts_status tsi_array_to_dlpack(tsi_array *array, DLManagedTensorVersioned **out)
 {
     *out = NULL;
     if (!array) return TSI_FAIL(TS_ERR_NULL, "to DLPack: the array is NULL");
-    if (!array->storage->device->host_readable)
-        return TSI_FAIL(TS_ERR_ARG, "to DLPack: device %s is not the host",
-                        array->storage->device->name);
+    const tsi_device *device = array->storage->device;
     if (!array->storage->data && array->storage->bytes > 0)
         return TSI_FAIL(TS_ERR_STATE, "to DLPack: the storage is emptied");
     exported *e = tsi_calloc(1, sizeof *e);
@@ -54,7 +53,7 @@ ts_status tsi_array_to_dlpack(tsi_array *array, DLManagedTensorVersioned **out)
     e->storage = array->storage;
     DLTensor tensor = {
         .data = array->storage->data,
-        .device = { .device_type = TSI_DL_CPU },
+        .device = { device->dlpack_type, device->ordinal },
         .ndim = array->ndim,
         .dtype = { type_of[array->dtype].code, type_of[array->dtype].bits, 1 },
         .shape = e->extent,
@@ -88,9 +87,6 @@ static ts_status check_import(const DLManagedTensorVersioned *managed)
     if (managed->version.major != TSI_DLPACK_MAJOR)
         return TSI_FAIL(TS_ERR_ARG, "from DLPack: version %u.%u, this build reads %d.x",
                         managed->version.major, managed->version.minor, TSI_DLPACK_MAJOR);
-    int32_t kind = tensor->device.device_type;
-    if (kind != TSI_DL_CPU && kind != TSI_DL_CUDA_HOST)
-        return TSI_FAIL(TS_ERR_ARG, "from DLPack: device type %d is not host memory", kind);
     if (dtype_of(tensor->dtype) == TS_DTYPE_NONE)
         return TSI_FAIL(TS_ERR_DTYPE, "from DLPack: type code %u with %u bits and %u lanes",
                         tensor->dtype.code, tensor->dtype.bits, tensor->dtype.lanes);
@@ -123,8 +119,10 @@ tsi_array *tsi_array_from_dlpack(ts_rank *rank, DLManagedTensorVersioned *manage
 {
     if (check_import(managed) != TS_OK) return NULL;
     const DLTensor *tensor = &managed->dl_tensor;
-    bool one = broadcasts_one(tensor);
+    bool one = broadcasts_one(tensor), host = tensor->device.device_type == TSI_DL_CUDA_HOST;
     ts_array block = { .struct_size = sizeof block, .done = imported_done, .context = managed };
+    block.device = host ? TSI_DL_CPU : tensor->device.device_type;
+    block.ordinal = host ? 0 : tensor->device.device_id;
     block.data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
     block.meta.dtype = (int32_t)dtype_of(tensor->dtype);
     block.meta.shape.ndim = tensor->ndim;

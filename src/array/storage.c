@@ -84,6 +84,16 @@ void tsi_storage_retain(tsi_storage *storage)
     TSI_ASSERT(before > 0);
 }
 
+/* Memory from outside is its owner's again when the rank's queue is done with it, unless what uses
+ * it is only recorded. */
+static void finish_outside(const tsi_storage *storage)
+{
+    ts_rank *rank = tsi_rank_current();
+    const tsi_rank_device *mine = rank ? tsi_slot_get(rank, TSI_SLOT_DEVICE) : NULL;
+    if (!mine || !mine->queue || mine->queue != storage->queue || tsi_keeps(rank)) return;
+    (void)tsi_rank_device_sync(rank); /* what failed there is the rank's error */
+}
+
 void tsi_storage_release(tsi_storage *storage)
 {
     if (!storage) return;
@@ -96,7 +106,10 @@ void tsi_storage_release(tsi_storage *storage)
     bool stays = storage->data && storage->pool && !storage->done;
     tsi_shelf *shelf = stays ? tsi_pool_shelf(storage->pool) : NULL;
     tsi_storage_empty(storage);
-    if (storage->done) storage->done(storage->context);
+    if (TSI_UNLIKELY(storage->done != NULL)) {
+        finish_outside(storage);
+        storage->done(storage->context);
+    }
     body_put(shelf, storage);
 }
 

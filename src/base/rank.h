@@ -56,8 +56,9 @@ struct ts_world {
     ts_rank **rank;      /* local_count of them */
     uint64_t seed;
     int64_t timeout_ms;
-    int64_t handles_kept;                /* of ended tensors; 0: by the number of ranks */
-    pthread_mutex_t lock;                /* guards slot creation */
+    int64_t handles_kept; /* of ended tensors; 0: by the number of ranks */
+    void *stream;         /* of the program, for its one rank; NULL: the rank's own */
+    pthread_mutex_t lock; /* guards slot creation */
     tsi_slot_state slot[TSI_SLOT_COUNT]; /* state read with tsi_world_slot */
     _Atomic uint32_t generation;         /* of the topology; part of plan keys */
     _Atomic int32_t interrupted;         /* 1: waits end with TS_ERR_INTERRUPTED until recover */

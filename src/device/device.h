@@ -158,6 +158,13 @@ typedef struct tsi_device {
     /* event_record for event_time: others may have no time. [not measured] */
     ts_status (*event_mark)(const struct tsi_device *device, tsi_stream *stream,
                             tsi_device_event **out);
+    /* ---- streams of foreign libraries, by the handle that stream_handle has of ours. [cannot be
+     * used] */
+    /* What is asked of `out` goes to theirs; destroying it waits for that and leaves theirs. */
+    ts_status (*stream_adopt)(const struct tsi_device *device, void *handle, tsi_stream **out);
+    /* Later work of theirs waits for what the stream has now; `back`: its work for theirs. */
+    ts_status (*stream_meet)(const struct tsi_device *device, tsi_stream *stream, void *handle,
+                             bool back);
 } tsi_device;
 
 /* What the host reads or writes in a step that is recorded would be that step's for ever. */
@@ -206,6 +213,9 @@ const tsi_rank_device *tsi_rank_device_of(ts_rank *rank);
 ts_status tsi_rank_device_sync(ts_rank *rank);
 /* The same after a kernel, where the rank waits for each (TESSERA_DEVICE_SYNC). */
 ts_status tsi_rank_device_pace(ts_rank *rank);
+/* Later work of a foreign library's stream waits for what the rank's queue has now; `back`: the
+ * queue's for theirs. NULL is their default stream. */
+ts_status tsi_rank_device_meet(ts_rank *rank, void *stream, bool back);
 
 /* Is the reduction meaningful for the dtype? false: *why is a phrase ("min of complex numbers"). */
 bool tsi_reduce_allowed(ts_reduce reduce, ts_dtype dtype, const char **why);

@@ -164,7 +164,10 @@ static void *rank_device_create(ts_rank *rank)
     const char *each = getenv("TESSERA_DEVICE_SYNC");
     mine->device = device;
     mine->waits_each = each && strcmp(each, "1") == 0;
-    if (device->stream_create(device, &mine->queue) == TS_OK) return mine;
+    void *theirs = rank->world->stream;
+    ts_status status = theirs ? device->stream_adopt(device, theirs, &mine->queue)
+                              : device->stream_create(device, &mine->queue);
+    if (status == TS_OK) return mine;
     if (device->detach) device->detach(device, mine->attached);
     tsi_free(mine);
     return NULL;
@@ -216,6 +219,16 @@ ts_status tsi_rank_device_sync(ts_rank *rank)
     if (status != TS_OK || !told) return status;
     tsi_rank_take_error(rank, told); /* what the queue brought is not what was asked for */
     return told->error.status;
+}
+
+ts_status tsi_rank_device_meet(ts_rank *rank, void *stream, bool back)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(rank);
+    if (!mine) return TS_ERR_MEMORY; /* recorded */
+    const tsi_device *device = mine->device;
+    if (device->stream_meet) return device->stream_meet(device, mine->queue, stream, back);
+    if (!stream) return TS_OK; /* nothing is on its way there */
+    return TSI_FAIL(TS_ERR_ARG, "stream: device %s has none of others", device->name);
 }
 
 ts_status tsi_rank_device_pace(ts_rank *rank)

@@ -50,6 +50,7 @@ struct tsi_stream {
     bool failed;
     tsi_error_record error;
     uint64_t random; /* of the thread alone; 0: no delays */
+    int32_t lent;    /* to who adopted it and will destroy it once more */
 };
 
 struct tsi_device_graph { /* tasks that run whenever it is launched */
@@ -192,6 +193,7 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
     (void)device;
     if (!stream) return;
     wait_for_all(stream);
+    if (stream->lent-- > 0) return;
     atomic_store_explicit(&stream->leaving, true, memory_order_release);
     atomic_fetch_add_explicit(&stream->posted, 0, memory_order_release);
     while (pthread_tryjoin_np(stream->thread, NULL) != 0) {
@@ -560,6 +562,25 @@ static void *stream_handle(const tsi_device *device, tsi_stream *stream)
     return stream;
 }
 
+static ts_status stream_adopt(const tsi_device *device, void *handle, tsi_stream **out)
+{
+    (void)device;
+    *out = handle;
+    (*out)->lent++;
+    return TS_OK;
+}
+
+static ts_status stream_meet(const tsi_device *device, tsi_stream *stream, void *handle, bool back)
+{
+    tsi_device_event *event;
+    if (!handle) return TSI_FAIL(TS_ERR_ARG, "stream: there is no default one of others");
+    TSI_TRY(refuse_captured(stream));
+    TSI_TRY(event_record(device, back ? handle : stream, &event));
+    ts_status status = event_wait(device, back ? stream : handle, event);
+    event_destroy(device, event);
+    return status;
+}
+
 static const tsi_device queue_device = {
     .struct_size = sizeof(tsi_device),
     .name = "queue",
@@ -588,6 +609,8 @@ static const tsi_device queue_device = {
     .reserve = reserve,
     .freed = freed,
     .stream_handle = stream_handle,
+    .stream_adopt = stream_adopt,
+    .stream_meet = stream_meet,
     .near = near_on,
     .capture_begin = capture_begin,
     .capture_end = capture_end,

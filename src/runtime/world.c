@@ -103,6 +103,19 @@ static ts_status open_engine(ts_world *world, const tsi_settings *settings)
     return TS_OK;
 }
 
+static ts_status take_stream(ts_world *world, void *stream)
+{
+    const tsi_device *device = tsi_world_device(world);
+    world->stream = stream;
+    if (!stream) return TS_OK;
+    if (!device->stream_adopt)
+        return TSI_FAIL(TS_ERR_ARG, "cuda_stream: device %s has no streams of others",
+                        device->name);
+    if (world->local_count == 1) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG, "cuda_stream: one rank can have it, and this process has %lld",
+                    (long long)world->local_count);
+}
+
 ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
 {
     *out = NULL;
@@ -122,8 +135,11 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
     }
     world->timeout_ms = settings->user.timeout_ms;
     world->handles_kept = settings->user.handles_kept;
-    tsi_runtime *runtime = tsi_calloc(1, sizeof *runtime);
-    ts_status status = runtime ? TS_OK : tsi_fail_memory("the state of a world", sizeof *runtime);
+    tsi_runtime *runtime = NULL;
+    ts_status status = take_stream(world, settings->user.cuda_stream);
+    if (status != TS_OK) goto done;
+    runtime = tsi_calloc(1, sizeof *runtime);
+    status = runtime ? TS_OK : tsi_fail_memory("the state of a world", sizeof *runtime);
     if (status != TS_OK) goto done;
     world->slot[TSI_SLOT_RUNTIME] = (tsi_slot_state){ .state = runtime, .destroy = tsi_free };
     status = open_engine(world, settings);
@@ -210,13 +226,13 @@ ts_status ts_rank_sync(ts_rank *me)
     return tsi_comm_drain(me);
 }
 
-/* All ranks meet in the engine, which drops what was in flight; then each forgets its error. A lost
- * rank cannot meet anybody, so LOST stays. */
 void ts_world_interrupt(ts_world *world)
 {
     if (world != NULL) tsi_comm_interrupt(world);
 }
 
+/* All ranks meet in the engine, which drops what was in flight; then each forgets its error. A lost
+ * rank cannot meet anybody, so LOST stays. */
 ts_status ts_rank_recover(ts_rank *me)
 {
     if (me == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_rank_recover: rank is NULL");

@@ -56,6 +56,12 @@ ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed)
     return array ? told(from_outside(self, array), "from_dlpack") : NULL;
 }
 
+ts_tensor *ts_from_dlpack_on(ts_rank *me, struct DLManagedTensorVersioned *managed, void *stream)
+{
+    if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
+    return tsi_rank_device_meet(me, stream, true) == TS_OK ? ts_from_dlpack(me, managed) : NULL;
+}
+
 /* ---- one block per rank ---------------------------------------------------------------------- */
 
 static void shape_text(const ts_shape *shape, char *out, size_t size)

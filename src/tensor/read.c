@@ -55,15 +55,27 @@ ts_status ts_tensor_read(ts_tensor *t, const ts_array *to)
     return tsi_array_read(rank, t->array, &block);
 }
 
-ts_status ts_tensor_dlpack(ts_tensor *t, struct DLManagedTensorVersioned **out)
+/* `host`: it waits, and the stream does not. */
+static ts_status give_dlpack(ts_tensor *t, bool host, void *stream,
+                             struct DLManagedTensorVersioned **out)
 {
     if (out) *out = NULL;
     ts_rank *rank = tsi_tensor_enter(t, "dlpack");
     if (!rank) return tsi_rank_current() ? ts_rank_status(tsi_rank_current()) : TS_ERR_NULL;
     if (!out) return TSI_FAIL(TS_ERR_NULL, "dlpack: the output is NULL");
     TSI_TRY(tsi_tensor_ready(t));
-    TSI_TRY(tsi_rank_device_sync(rank));
+    TSI_TRY(host ? tsi_rank_device_sync(rank) : tsi_rank_device_meet(rank, stream, false));
     return tsi_array_to_dlpack(t->array, out);
+}
+
+ts_status ts_tensor_dlpack(ts_tensor *t, struct DLManagedTensorVersioned **out)
+{
+    return give_dlpack(t, true, NULL, out);
+}
+
+ts_status ts_tensor_dlpack_on(ts_tensor *t, void *stream, struct DLManagedTensorVersioned **out)
+{
+    return give_dlpack(t, false, stream, out);
 }
 
 ts_tensor *(ts_tensor_full)(ts_tensor *t)

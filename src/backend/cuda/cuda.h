@@ -76,6 +76,7 @@ struct tsi_stream {
     uint64_t asked;                /* calls that may complain */
     bool asking;                   /* one was launched since the last wait */
     bool apart;                    /* what it did last is no kernel (tsi_cuda_apart) */
+    bool lent;                     /* the handle is a foreign library's, and stays open */
     uint64_t sent;                 /* kernels, products, copies and waits that it got */
     struct tsi_stream *branch[TSI_CUDA_BESIDE - 1]; /* of graphs (beside.c) */
     CUevent fork, join;                             /* where branches begin, where one ends */

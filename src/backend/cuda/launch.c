@@ -7,7 +7,7 @@
  * INV: a kernel is launched with leave to begin before the one ahead of it has ended only where its
  * code waits for that one (kernels/kernel.cuh), and only behind a kernel: behind a copy, memory
  * that is taken or given back, a wait for another stream, a graph, the begin of a capture it is
- * launched as usual. */
+ * launched as usual, and in a stream of others always, since nobody knows what is ahead there. */
 #include "backend/cuda/cuda.h"
 
 #include "base/error.h"
@@ -34,7 +34,7 @@ ts_status tsi_cuda_launch(tsi_stream *stream, tsi_cuda_kernel kernel, int64_t bl
     how.sharedMemBytes = (unsigned)shared;
     how.hStream = stream->handle;
     how.attrs = &early;
-    how.numAttrs = stream->cuda->early && !stream->apart;
+    how.numAttrs = stream->cuda->early && !stream->apart && !stream->lent;
     stream->apart = false;
     stream->sent++;
     CUresult result = tsi_cu.launch(&how, stream->cuda->kernel[kernel], parameters, NULL);

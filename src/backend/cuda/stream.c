@@ -29,9 +29,15 @@ struct tsi_device_event {
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static ts_status stream_open(tsi_cuda *cuda, tsi_stream *stream)
+/* `theirs` NULL: with a handle of its own. */
+static ts_status stream_open(tsi_cuda *cuda, const CUstream *theirs, tsi_stream *stream)
 {
-    TSI_CUDA_TRY(cuda, "a stream", tsi_cu.stream_create(&stream->handle, CU_STREAM_NON_BLOCKING));
+    if (!theirs)
+        TSI_CUDA_TRY(cuda, "a stream",
+                     tsi_cu.stream_create(&stream->handle, CU_STREAM_NON_BLOCKING));
+    else
+        stream->handle = *theirs;
+    stream->lent = theirs != NULL;
     stream->cuda = cuda;
     pthread_mutex_init(&stream->lock, NULL);
     return TS_OK;
@@ -69,19 +75,19 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
     tsi_cuda_beside_drop(stream, alive);
     tsi_cuda_capture_drop(cuda, stream->capture);
     tsi_free(stream->update);
-    if (alive) (void)tsi_cu.stream_destroy(stream->handle);
+    if (alive && !stream->lent) (void)tsi_cu.stream_destroy(stream->handle);
     pthread_mutex_destroy(&stream->lock);
     tsi_free(stream);
 }
 
-static ts_status stream_create(const tsi_device *device, tsi_stream **out)
+static ts_status stream_make(const tsi_device *device, const CUstream *theirs, tsi_stream **out)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
     *out = NULL;
     TSI_TRY(tsi_cuda_enter(cuda));
     tsi_stream *stream = tsi_calloc(1, sizeof *stream);
     if (!stream) return tsi_fail_memory("a stream", sizeof *stream);
-    ts_status status = stream_open(cuda, stream);
+    ts_status status = stream_open(cuda, theirs, stream);
     if (status != TS_OK) {
         tsi_free(stream);
         return status;
@@ -92,6 +98,33 @@ static ts_status stream_create(const tsi_device *device, tsi_stream **out)
     else
         stream_destroy(device, stream);
     return status;
+}
+
+static ts_status stream_create(const tsi_device *device, tsi_stream **out)
+{
+    return stream_make(device, NULL, out);
+}
+
+static ts_status check_theirs(tsi_cuda *cuda, CUstream theirs)
+{
+    CUcontext context = NULL;
+    CUstreamCaptureStatus captured = CU_STREAM_CAPTURE_STATUS_NONE;
+    TSI_TRY(tsi_cuda_enter(cuda));
+    TSI_CUDA_TRY(cuda, "a stream of others", tsi_cu.stream_context(theirs, &context));
+    if (context != cuda->context)
+        return TSI_FAIL(TS_ERR_ARG, "stream: it is not one of %s in its primary context",
+                        cuda->name);
+    TSI_CUDA_TRY(cuda, "a stream of others", tsi_cu.stream_capturing(theirs, &captured));
+    if (captured == CU_STREAM_CAPTURE_STATUS_NONE) return TS_OK;
+    return TSI_FAIL(TS_ERR_STATE, "stream: it is being captured");
+}
+
+static ts_status stream_adopt(const tsi_device *device, void *handle, tsi_stream **out)
+{
+    CUstream theirs = handle;
+    *out = NULL;
+    TSI_TRY(check_theirs(tsi_cuda_of(device), theirs));
+    return stream_make(device, &theirs, out);
 }
 
 static ts_status refuse_captured(const tsi_stream *stream)
@@ -121,7 +154,7 @@ ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side)
     *side = *stream == NULL;
     if (!*side) return TS_OK;
     pthread_mutex_lock(&cuda->side_lock);
-    ts_status status = cuda->side.handle ? TS_OK : stream_open(cuda, &cuda->side);
+    ts_status status = cuda->side.handle ? TS_OK : stream_open(cuda, NULL, &cuda->side);
     *stream = &cuda->side;
     if (status != TS_OK) pthread_mutex_unlock(&cuda->side_lock);
     return status;
@@ -348,6 +381,21 @@ static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_de
     return TS_OK;
 }
 
+static ts_status stream_meet(const tsi_device *device, tsi_stream *stream, void *handle, bool back)
+{
+    tsi_cuda *cuda = tsi_cuda_of(device);
+    tsi_device_event *event = NULL;
+    TSI_TRY(refuse_captured(stream));
+    TSI_TRY(check_theirs(cuda, handle));
+    TSI_TRY(event_make(cuda, false, &event));
+    CUresult result = tsi_cu.event_record(event->handle, back ? handle : stream->handle);
+    event->kept = result == CUDA_SUCCESS;
+    if (event->kept)
+        result = tsi_cu.stream_wait(back ? tsi_cuda_apart(stream) : handle, event->handle, 0);
+    event_destroy(device, event);
+    return result == CUDA_SUCCESS ? TS_OK : tsi_cuda_fail(cuda, result, "a stream of others");
+}
+
 static bool event_done(const tsi_device *device, tsi_device_event *event)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
@@ -376,6 +424,8 @@ void tsi_cuda_stream_functions(tsi_device *device)
     device->stream_destroy = stream_destroy;
     device->stream_sync = stream_sync;
     device->stream_handle = stream_handle;
+    device->stream_adopt = stream_adopt;
+    device->stream_meet = stream_meet;
     device->event_record = event_record;
     device->event_mark = event_mark;
     device->event_share = event_share;
