@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* table.c - tables, byte counts and times as a person reads them; and the machine they were made
  * on. */
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,11 +50,13 @@ void cli_table_row(cli_table *table)
 void cli_table_cell(cli_table *table, size_t column, const char *format, ...)
 {
     if (table->failed || column >= table->columns) return;
+    char *cell = table->cell[(table->rows - 1) * table->columns + column];
     va_list arguments;
     va_start(arguments, format);
-    (void)vsnprintf(table->cell[(table->rows - 1) * table->columns + column], CLI_CELL_MAX, format,
-                    arguments);
+    (void)vsnprintf(cell, CLI_CELL_MAX, format, arguments);
     va_end(arguments);
+    for (; *cell != '\0'; cell++) /* names of files are anybody's: a terminal obeys such bytes */
+        if (iscntrl((unsigned char)*cell)) *cell = '?';
 }
 
 static void print_row(const cli_table *table, size_t row, const int *width, FILE *out)

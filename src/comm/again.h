@@ -18,6 +18,8 @@ ts_status tsi_again_wait(ts_work *work);
 /* Was it issued by the step, and is what runs now a piece of that step, of which nothing is kept?
  * Then the wait is made later. */
 bool tsi_again_elsewhere(const ts_work *work);
+/* ts_work_test of the rank's own, on any thread that ends what the rank left (work.c). */
+bool tsi_work_test(ts_work *work);
 ts_status tsi_again_batch_begin(ts_rank *rank);
 ts_status tsi_again_batch_end(ts_rank *rank, const ts_comm_options *options);
 /* A run that failed: what it posted ends before its memory may go. */

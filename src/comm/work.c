@@ -328,31 +328,40 @@ void tsi_work_tell(ts_work *work)
     }
 }
 
+static ts_status check_thread(const ts_work *work)
+{
+    const ts_rank *rank = work->comm->rank;
+    if (rank == tsi_rank_current()) return TS_OK;
+    return TSI_FAIL(TS_ERR_THREAD, "work: this thread is not attached to rank %lld",
+                    (long long)rank->index);
+}
+
 ts_status ts_work_wait(ts_work *work)
 {
     if (work == NULL) {
         ts_rank *rank = tsi_rank_current();
         return rank != NULL ? rank->error.error.status : TS_OK;
     }
-    ts_rank *rank = work->comm->rank;
-    if (rank != tsi_rank_current())
-        return TSI_FAIL(TS_ERR_THREAD, "work: this thread is not attached to rank %lld",
-                        (long long)rank->index);
-    if (TSI_UNLIKELY(tsi_keeps(rank))) return tsi_again_wait(work);
+    TSI_TRY(check_thread(work));
+    if (TSI_UNLIKELY(tsi_keeps(work->comm->rank))) return tsi_again_wait(work);
     ts_status status = all_done(work) ? tsi_work_complete(work) : wait_with_event(work);
     tsi_work_tell(work);
     tsi_work_put(work);
     return status;
 }
 
-int ts_work_test(ts_work *work)
+bool tsi_work_test(ts_work *work)
 {
-    if (work == NULL) return 1;
     const tsi_comm_world *world = work->comm->world;
     ts_work *one = work->batch ? work->inside : work;
     while (one != NULL) {
-        if (!is_done(one) && !world->engine->test(world->engine_state, &one->base)) return 0;
+        if (!is_done(one) && !world->engine->test(world->engine_state, &one->base)) return false;
         one = work->batch ? one->next : NULL;
     }
-    return 1;
+    return true;
+}
+
+int ts_work_test(ts_work *work)
+{
+    return work == NULL || check_thread(work) != TS_OK || tsi_work_test(work);
 }

@@ -212,7 +212,7 @@ static ts_status copy_shared(ts_pipeline *p, const ts_stages *stages)
     return TS_OK;
 }
 
-/* Every stage of this rank has modules. */
+/* Every stage of this rank has modules, and what it shares with others. */
 static ts_status check_own(const ts_pipeline *p)
 {
     for (int32_t g = 0; g < p->stage_count; g++)
@@ -221,6 +221,13 @@ static ts_status check_own(const ts_pipeline *p)
                             "pipeline: stage %d is on rank %d of axis %s, which has no "
                             "modules for it",
                             g, p->at, p->axis);
+    for (int32_t i = 0; i < p->shared_count; i++)
+        for (int64_t k = 0; !p->shared[i].parameter && k < p->shared[i].stage_count; k++)
+            if (tsi_pipeline_has(p, p->shared[i].stage[k]))
+                return TSI_FAIL(TS_ERR_ARG,
+                                "pipeline: shared parameter %d is one of stage %d, and rank %d of "
+                                "axis %s, which has that stage, gave NULL",
+                                i, p->shared[i].stage[k], p->at, p->axis);
     return TS_OK;
 }
 

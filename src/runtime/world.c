@@ -241,6 +241,11 @@ ts_status ts_rank_recover(ts_rank *me)
                         (long long)me->index);
     }
     if (me->error.error.blast == TS_BLAST_LOST) return me->error.error.status;
+    if (me->kept != NULL) {
+        return TSI_FAIL(TS_ERR_STATE,
+                        "ts_rank_recover: a step is being recorded or replayed; what failed "
+                        "in it is recovered from behind it");
+    }
     (void)tsi_rank_device_sync(me); /* what the queue still has to tell belongs to the past */
     if (me->error.error.status != TS_OK) {
         tsi_comm_fail(me); /* peers that wait for this rank return, and come here too */

@@ -131,7 +131,7 @@ static tsi_move *unlist(tsi_move **place)
 /* Complete, and it may end here: inside of a piece of kept work nobody would hear of the wait. */
 static bool may_end(const tsi_move *move)
 {
-    return !move->work || (!tsi_again_elsewhere(move->work) && ts_work_test(move->work));
+    return !move->work || (!tsi_again_elsewhere(move->work) && tsi_work_test(move->work));
 }
 
 void tsi_move_release(tsi_move *move)

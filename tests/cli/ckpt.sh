@@ -146,6 +146,15 @@ for model in llama gpt2 qwen3 mixtral; do
         fail "$model: config.json tells the dtype" "$(cat "$work/half/config.json")"
     rm -r "$work/in" "$work/ours" "$work/back" "$work/half"
 done
+# ---- names that a terminal would obey ------------------------------------------------------------------------
+mkdir "$work/obeyed"
+python3 - "$work/obeyed/model.safetensors" << 'END'
+import json, struct, sys
+text = json.dumps({"a\u001b[31mb": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + bytes(4))
+END
+says "info: a name with control characters" 0 "a?[31mb" "$tessera" ckpt info "$work/obeyed"
+
 # ---- memory: a model of 320 MiB in files of 160, and a large file beside it, in at most 64 MiB ---------------
 python3 - "$work/large" << 'END'
 import json, os, struct, sys

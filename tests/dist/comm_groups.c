@@ -2,6 +2,8 @@
 /* Groups: the caller's order, outsiders, sub-groups, a thousand at once, channels that do not wait
  * for each other; and what groups are used for beside the matrix: exchange, send and recv, batches.
  * Public API only. */
+#include <pthread.h>
+
 #include "dist/comm_oracle.h"
 #include "tessera/tessera.h"
 
@@ -208,6 +210,33 @@ TS_TEST_RANKS(comm_test_without_waiting, 2, 3)
     TEST_EQ(t, out, t->count);
     TEST_OK(t, ts_work_wait(work));
     TEST_EQ(t, ts_work_test(NULL), 1);
+}
+
+static void *test_elsewhere(void *work)
+{
+    bool complete = ts_work_test(work) == 1, refused = ts_work_wait(work) == TS_ERR_THREAD;
+    return complete && refused ? work : NULL;
+}
+
+/* On another thread neither blocks, and the engine is not asked. */
+TS_TEST_RANKS(comm_test_of_another_thread, 2)
+{
+    int64_t in = 1, out = 0;
+    ts_array from = one_i64(&in), to = one_i64(&out);
+    ts_work *work = NULL;
+    pthread_t thread;
+    void *good = NULL;
+    if (t->index == 1) TEST_OK(t, ts_group_recv(ts_group_world(t->me), &to, 0, NULL));
+    TEST_OK(t, ts_group_all_reduce(ts_group_world(t->me), &from, &to, TS_REDUCE_SUM,
+                                   TS_OPTIONS(ts_comm_options, .work = &work)));
+    if (t->index == 0) {
+        TEST_EQ(t, pthread_create(&thread, NULL, test_elsewhere, work), 0);
+        TEST_EQ(t, pthread_join(thread, &good), 0);
+        TEST_CHECK(t, good == work);
+        TEST_OK(t, ts_group_send(ts_group_world(t->me), &from, 1, NULL)); /* now it may begin */
+    }
+    TEST_OK(t, ts_work_wait(work));
+    TEST_EQ(t, out, t->count);
 }
 
 /* ---- send and recv --------------------------------------------------------------------------- */

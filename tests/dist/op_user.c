@@ -476,6 +476,35 @@ TS_TEST_RANKS(a_body_that_gives_what_has_ended, 1, 2)
                    ts_op_apply(op, &x, NULL));
 }
 
+static void real_grad(const ts_op_io *io)
+{
+    io->output[0] = ts_abs(io->input[0]);
+}
+
+static void same_compose(const ts_op_io *io)
+{
+    io->output[0] = ts_clone(io->input[0]);
+}
+
+TS_TEST_RANKS(a_gradient_of_another_kind, 1, 2)
+{
+    static const ts_op_desc desc = { .struct_size = sizeof(ts_op_desc),
+                                     .name = "test.real_grad",
+                                     .input_count = 1,
+                                     .output_count = 1,
+                                     .infer = like,
+                                     .shard = center_shard,
+                                     .compose = same_compose,
+                                     .grad = real_grad };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *x = ts_watch(ts_ones(mesh, TS_DTYPE_C128, TS_SHAPE(5, 4), "S(0)"));
+    const ts_op *op = ts_op_register(t->me, &desc);
+    ts_tape_begin(t->me);
+    ts_tensor *y = ts_op_apply(op, &x, NULL), *seed = ts_clone(y);
+    FAMILY_REFUSES(t, "its grad function gave input 0, which is c128, f64",
+                   ts_backward_from(&y, &seed, 1, NULL));
+}
+
 static ts_status false_shard(const void *attributes, const ts_meta *in, int32_t rule,
                              const char **text)
 {

@@ -375,6 +375,11 @@ TS_TEST_RANKS(pipeline_norm_of_what_is_shared, 1, 2)
     TEST_CHECK(t, share(mesh, s, &p, 0) == NULL);
     fails_with(t, "shared parameter 0 is of no stage");
     ts_scope_close(scope);
+    scope = ts_scope_open_with(t->me, &catching);
+    p.layers[0].weight = NULL;
+    TEST_CHECK(t, share(mesh, s, &p, 2) == NULL);
+    fails_with(t, "shared parameter 0 is one of stage ");
+    ts_scope_close(scope);
     close_pipe(&p);
     ts_module_destroy(owner);
     ts_schedule_destroy(s);

@@ -564,7 +564,7 @@ typedef struct bad {
     int32_t what;
 } bad;
 
-enum { READS, WRITES, RECORDS, REPLAYS, FAILS, TELLS, SHARES, STATES, REBINDS, BADS };
+enum { READS, WRITES, RECORDS, REPLAYS, FAILS, TELLS, SHARES, STATES, REBINDS, RECOVERS, BADS };
 
 static ts_status bad_step(void *context)
 {
@@ -581,6 +581,8 @@ static ts_status bad_step(void *context)
         return ts_state_create(b->mesh) ? TS_OK : ts_rank_status(b->me);
     case REBINDS:
         return ts_tensor_write(b->variable, ts_add(b->variable, b->x));
+    case RECOVERS:
+        return ts_rank_recover(b->me);
     case READS:
         return ts_tensor_item(ts_sum(b->x, NULL, 0, 0), &number);
     case WRITES:
@@ -612,6 +614,7 @@ TS_TEST_RANKS(what_is_not_the_same_again_is_refused, 1)
         [SHARES] = "symmetric memory: a step is recorded",
         [STATES] = "state: a step is recorded",
         [REBINDS] = "a variable that it reads gets another block",
+        [RECOVERS] = "ts_rank_recover: a step is being recorded",
     };
     b.other = ts_step_record(t->me, empty_step, NULL);
     b.variable = ts_variable(t->me);

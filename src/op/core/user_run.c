@@ -300,6 +300,10 @@ ts_status tsi_user_grad(const tsi_grad_io *g)
         if (!(g->needs >> i & 1) || !output[i]) continue;
         if (!has_shape(output[i], &shape[i]))
             return refuse_output(g->op->name, "grad", i, &shape[i], output[i]);
+        ts_dtype given = (ts_dtype)output[i]->dtype, wanted = (ts_dtype)g->in_meta[i].dtype;
+        if (tsi_dtype_category(given) != tsi_dtype_category(wanted))
+            return TSI_FAIL(TS_ERR_DTYPE, "%s: its grad function gave input %d, which is %s, %s",
+                            g->op->name, i, ts_dtype_name(wanted), ts_dtype_name(given));
         g->in_grad[i] = output[i];
     }
     return TS_OK;
