@@ -6,12 +6,21 @@
  *
  * Gradients of leaves inside arrive at the leaves themselves, those of the inputs go on outside.
  * The second run draws the random numbers of the first (tsi_stream_log). A split backward runs f
- * once, and keeps its tape for the second half. */
+ * once, and keeps its tape for the second half.
+ *
+ * INV: the second run sees the values of the first: where a leaf was written in between, or shows
+ * another array, it is refused. Those that swap are their unit's care. */
 #include <string.h>
 
 #include "autograd/tape.h"
 #include "base/alloc.h"
 #include "tensor/scope.h"
+
+typedef struct used { /* a leaf inside f, as f saw it */
+    tsi_leaf *leaf;   /* retained */
+    const tsi_array *array;
+    uint32_t version;
+} used;
 
 typedef struct checkpoint {
     ts_checkpoint_fn fn;
@@ -23,6 +32,8 @@ typedef struct checkpoint {
     ts_tape *tape;         /* of the second run, or NULL */
     ts_tensor **input;     /* [input_count] of the second run, watched; retained */
     ts_tensor **output;    /* [output_count], retained */
+    used *used;
+    int64_t used_count;
 } checkpoint;
 
 /* ---- capturing ------------------------------------------------------------------------------- */
@@ -91,8 +102,41 @@ static void checkpoint_destroy(void *extra)
     tsi_free(c->output);
     tsi_free(c->leads);
     tsi_free(c->log.stream);
+    for (int64_t i = 0; i < c->used_count; i++)
+        tsi_leaf_release(c->used[i].leaf);
+    tsi_free(c->used);
     tsi_free(c->state);
     tsi_free(c);
+}
+
+static ts_status note_used(checkpoint *c, const tsi_capture *capture)
+{
+    if (capture->count == 0) return TS_OK;
+    c->used = tsi_calloc((size_t)capture->count, sizeof *c->used);
+    if (!c->used)
+        return tsi_fail_memory("the leaves of a function",
+                               (size_t)capture->count * sizeof *c->used);
+    for (int64_t i = 0; i < capture->count; i++) {
+        tsi_leaf *leaf = capture->leaf[i];
+        const tsi_array *array = leaf->self->array;
+        leaf->references++;
+        c->used[c->used_count++] = (used){ leaf, array, tsi_array_version(array) };
+    }
+    return TS_OK;
+}
+
+static ts_status check_used(const checkpoint *c)
+{
+    for (int64_t i = 0; i < c->used_count; i++) {
+        const used *u = &c->used[i];
+        const ts_tensor *now = u->leaf->self;
+        if (!now || now->swaps) continue;
+        if (now->array == u->array && tsi_array_version(now->array) == u->version) continue;
+        return TSI_FAIL(TS_ERR_STATE,
+                        "backward of a function that runs again: a parameter or watched tensor "
+                        "that it used was changed since");
+    }
+    return TS_OK;
 }
 
 static ts_status watch_inputs(checkpoint *c, const tsi_grad_io *io)
@@ -165,7 +209,8 @@ static ts_status checkpoint_grad(const tsi_grad_io *io, void *extra)
     tsi_backward *outer = tsi_autograd_state_of(io->rank)->running;
     TSI_ASSERT(outer); /* gradients run inside a backward */
     int32_t parts = outer->parts & ~c->done;
-    ts_status status = c->tape ? TS_OK : run_again(c, io);
+    ts_status status = c->tape ? TS_OK : check_used(c);
+    if (status == TS_OK && !c->tape) status = run_again(c, io);
     if (status == TS_OK) status = run_back(c, io, outer, parts);
     for (int32_t i = 0; i < c->input_count && status == TS_OK; i++) {
         ts_tensor *grad = io->needs >> i & 1 ? ts_tensor_grad(c->input[i]) : NULL;
@@ -236,6 +281,7 @@ static ts_status record_call(ts_tape *tape, const ts_checkpoint_call *call, chec
     node->extra_destroy = checkpoint_destroy;
     if (!tsi_tape_add_leaves(tape, number, capture->leaf, capture->count))
         return ts_rank_status(rank);
+    TSI_TRY(note_used(c, capture));
     c->towards = node->towards;
     for (int32_t i = 0; i < call->input_count; i++) {
         c->leads[i] = node->edge[i].towards;

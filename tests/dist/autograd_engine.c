@@ -448,6 +448,28 @@ TS_TEST_RANKS(a_variable_that_got_another_value, 1, 2)
     ts_module_destroy(n.module);
 }
 
+/* A function that runs again has no value but what a leaf shows then. */
+TS_TEST_RANKS(a_leaf_that_a_function_used_and_that_changed, 1, 2, 8)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    net n;
+    net_make(t, mesh, &n);
+    for (int way = 0; way < 3; way++) {
+        ts_scope caught =
+            ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+        ts_tape_begin(t->me);
+        ts_tensor *y = two_layers(&n, ts_watch(input_of(mesh)), true);
+        ts_scope no = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+        if (way == 1) (void)ts_tril_(n.p, 0);
+        if (way == 2) TEST_OK(t, ts_tensor_write(n.p, ts_mul_scalar(n.p, 3.0)));
+        ts_scope_close(no);
+        TEST_STATUS(t, ts_backward(y, NULL), way ? TS_ERR_STATE : TS_OK);
+        if (way) TEST_SAYS(t, ts_rank_error(t->me)->text, "that it used was changed since");
+        TEST_STATUS(t, ts_scope_close(caught), way ? TS_ERR_STATE : TS_OK);
+    }
+    ts_module_destroy(n.module);
+}
+
 static ts_tensor *by_name(const char *name, ts_tensor *x, ts_tensor *y)
 {
     ts_tensor *in[] = { x, y }, *out = NULL;
