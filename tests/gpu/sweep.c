@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sweep.c - every operator of the table on a GPU against the host: the samples of the operator in
- * every dtype it takes, from the same numbers.
+ * every dtype it takes, from the same numbers, which lie dense, turned, or behind one that is left
+ * out, so that rows begin anywhere.
  *
  * Numbers are eighths between -2 and 2, so that every dtype holds them; indices are 0 to 4. Results
  * of whole numbers and truths are equal; reals differ by no more than a few roundings, as a part of
@@ -24,10 +25,13 @@ typedef struct result {
     ts_status status;
 } result;
 
+typedef enum way { DENSE, TURNED, BEHIND, WAYS } way; /* in which inputs lie */
+
 typedef struct job {
     const tsi_op_desc *op;
     int32_t variant, inputs;
     ts_dtype dtype;
+    way lies;
     ts_meta in[TSI_INPUT_MAX];
     _Alignas(16) unsigned char attributes[ATTRIBUTES];
     result *out;
@@ -46,27 +50,52 @@ static bool is_index(ts_dtype dtype)
     return dtype == TS_DTYPE_I64 || dtype == TS_DTYPE_I32;
 }
 
+static bool is_complex(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+}
+
+/* The shape that is made, of which `lay` gives the input's. */
+static ts_shape shape_made(const ts_shape *shape, way lies)
+{
+    ts_shape made = *shape;
+    for (int32_t d = 0; lies == TURNED && d < shape->ndim; d++)
+        made.extent[d] = shape->extent[shape->ndim - 1 - d];
+    if (lies == BEHIND && shape->ndim > 0) made.extent[shape->ndim - 1]++;
+    return made;
+}
+
+static ts_tensor *lay(ts_tensor *x, way lies)
+{
+    int64_t turned[TS_NDIM_MAX];
+    ts_shape shape = ts_tensor_shape(x);
+    if (lies == DENSE || shape.ndim == 0) return x;
+    for (int32_t d = 0; d < shape.ndim; d++)
+        turned[d] = shape.ndim - 1 - d;
+    if (lies == TURNED) return ts_permute(x, turned, shape.ndim);
+    return ts_narrow(x, shape.ndim - 1, (ts_interval){ 1, shape.extent[shape.ndim - 1] });
+}
+
 /* Input i of a job. Those that a sample makes whole are indices and stay so. */
 static ts_tensor *input_make(ts_rank *me, const job *j, int32_t i)
 {
-    static double real[COUNT_MAX];
+    static double real[2 * COUNT_MAX];
     static int64_t whole[COUNT_MAX];
     const ts_meta *meta = &j->in[i];
-    int64_t count = ts_shape_count(&meta->shape);
     bool index = is_index((ts_dtype)meta->dtype);
+    ts_dtype dtype = meta->dtype == TS_DTYPE_F64 ? j->dtype : (ts_dtype)meta->dtype;
     if (meta->dtype == TS_DTYPE_NONE) return NULL;
-    for (int64_t k = 0; k < count && k < COUNT_MAX; k++) {
+    for (int64_t k = 0; k < 2 * COUNT_MAX; k++) {
         uint64_t bits = mix((uint64_t)(k * 64 + i * 7 + j->variant + 1));
-        whole[k] = (int64_t)(bits % 5);
+        whole[k % COUNT_MAX] = (int64_t)(bits % 5);
         real[k] = ((double)(bits % 33) - 16) / 8;
     }
     ts_array array = TS_INIT(ts_array);
-    array.meta = *meta;
-    array.meta.dtype = index ? TS_DTYPE_I64 : TS_DTYPE_F64;
+    array.meta.shape = shape_made(&meta->shape, j->lies);
+    array.meta.dtype = index ? TS_DTYPE_I64 : is_complex(dtype) ? TS_DTYPE_C128 : TS_DTYPE_F64;
     array.data = index ? (void *)whole : (void *)real;
     ts_tensor *x = ts_clone(ts_from_memory(me, &array)); /* the memory is used again */
-    ts_dtype dtype = meta->dtype == TS_DTYPE_F64 ? j->dtype : (ts_dtype)meta->dtype;
-    return ts_cast(x, dtype);
+    return lay(ts_cast(x, dtype), j->lies);
 }
 
 /* ---- one call -------------------------------------------------------------------------------- */
@@ -75,10 +104,11 @@ static void keep(ts_tensor *t, int32_t o, result *to)
 {
     ts_shape shape = ts_tensor_shape(t);
     ts_array array = TS_INIT(ts_array);
-    to->count[o] = ts_shape_count(&shape);
+    bool both = is_complex(ts_tensor_dtype(t));
+    to->count[o] = ts_shape_count(&shape) * (both ? 2 : 1); /* parts are numbers of their own */
     to->dtype[o] = ts_tensor_dtype(t);
     to->value[o] = calloc((size_t)to->count[o] + 1, sizeof(double));
-    array.meta = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_F64 };
+    array.meta = (ts_meta){ .shape = shape, .dtype = both ? TS_DTYPE_C128 : TS_DTYPE_F64 };
     array.data = to->value[o];
     (void)ts_tensor_read(t, &array);
 }
@@ -126,12 +156,13 @@ static double allowed(const tsi_op_desc *op, ts_dtype dtype, ts_dtype input)
         { "acosh", 8 },         { "logit", 8 },     { "tan", 16 },    { "prod", 16 },
         { "tan_backward", 16 },
     };
-    ts_dtype least = dtype == TS_DTYPE_F64 ? input : dtype; /* results of narrow inputs */
-    double bound = least == TS_DTYPE_BF16  ? 0x1p-7
-                   : least == TS_DTYPE_F16 ? 0x1p-10
-                   : least == TS_DTYPE_F32 ? 4e-6
-                   : least == TS_DTYPE_F64 ? 1e-13
-                                           : 0;
+    bool wide = dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_C128;
+    ts_dtype least = wide ? input : dtype; /* results of narrow inputs */
+    double bound = least == TS_DTYPE_BF16                            ? 0x1p-7
+                   : least == TS_DTYPE_F16                           ? 0x1p-10
+                   : least == TS_DTYPE_F32 || least == TS_DTYPE_C64  ? 4e-6
+                   : least == TS_DTYPE_F64 || least == TS_DTYPE_C128 ? 1e-13
+                                                                     : 0;
     for (size_t i = 0; i < sizeof loose / sizeof loose[0]; i++)
         if (strcmp(loose[i].name, op->name) == 0) bound *= loose[i].times;
     return bound;
@@ -155,8 +186,9 @@ static void compare(test *t, const job *j, const result *got, const result *want
             worst = fmax(worst, fabs(a - b));
         }
         double bound = allowed(j->op, want->dtype[o], j->dtype) * most;
-        TEST_SAY(t, kinds && worst <= bound, "%s, sample %d of %s, result %d: off by %g of %g%s",
-                 j->op->name, (int)j->variant, ts_dtype_name(j->dtype), (int)o, worst, most,
+        TEST_SAY(t, kinds && worst <= bound,
+                 "%s, sample %d of %s, lying %d, result %d: off by %g of %g%s", j->op->name,
+                 (int)j->variant, ts_dtype_name(j->dtype), (int)j->lies, (int)o, worst, most,
                  kinds ? "" : ", and other kinds of numbers");
     }
 }
@@ -165,7 +197,7 @@ static void compare(test *t, const job *j, const result *got, const result *want
 
 typedef struct tally {
     int32_t cases, kernels, hosts;
-    char names[8192]; /* of operators that ran on the host, with the dtype */
+    char names[16384]; /* of operators that ran on the host, with the dtype */
 } tally;
 
 static void sweep_case(test *t, job *j, tally *sum)
@@ -193,8 +225,8 @@ static void sweep_case(test *t, job *j, tally *sum)
     sum->cases++;
     sum->kernels += !host;
     sum->hosts += host;
-    TEST_SAY(t, got.status == TS_OK, "%s, sample %d of %s: %s", j->op->name, (int)j->variant,
-             ts_dtype_name(j->dtype), error);
+    TEST_SAY(t, got.status == TS_OK, "%s, sample %d of %s, lying %d: %s", j->op->name,
+             (int)j->variant, ts_dtype_name(j->dtype), (int)j->lies, error);
     if (got.status == TS_OK) compare(t, j, &got, &want);
     result_drop(&want);
     result_drop(&got);
@@ -209,8 +241,9 @@ static void sweep_op(test *t, const tsi_op_desc *op, const ts_dtype *dtypes, int
         memset(j.attributes, 0, sizeof j.attributes);
         j.inputs = 0;
         if (!tsi_op_sample(op, &random, j.variant, j.in, &j.inputs, j.attributes)) break;
-        for (int32_t d = 0; d < count; d++) {
-            j.dtype = dtypes[d];
+        for (int32_t d = 0; d < count * WAYS; d++) {
+            j.dtype = dtypes[d / WAYS];
+            j.lies = (way)(d % WAYS);
             sweep_case(t, &j, sum);
         }
     }
@@ -231,14 +264,22 @@ static void sweep(test *t, const ts_dtype *dtypes, int32_t count)
 
 TS_TEST_LONG(operators_of_reals, 600)
 {
-    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64 };
-    sweep(t, dtypes, 3);
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16, TS_DTYPE_F64 };
+    sweep(t, dtypes, 4);
 }
 
 TS_TEST_LONG(operators_of_whole_numbers, 600)
 {
-    static const ts_dtype dtypes[] = { TS_DTYPE_I64, TS_DTYPE_I32, TS_DTYPE_U8, TS_DTYPE_BOOL };
-    sweep(t, dtypes, 4);
+    static const ts_dtype dtypes[] = { TS_DTYPE_I64, TS_DTYPE_I32, TS_DTYPE_I16,
+                                       TS_DTYPE_I8,  TS_DTYPE_U8,  TS_DTYPE_BOOL };
+    sweep(t, dtypes, 6);
+}
+
+/* The host has their kernels: what is tried is the way there and back. */
+TS_TEST_LONG(operators_of_complex_numbers, 600)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_C64, TS_DTYPE_C128 };
+    sweep(t, dtypes, 2);
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */

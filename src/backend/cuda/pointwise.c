@@ -102,7 +102,7 @@ static int64_t whole_of(const ts_number *number)
     return fabs(number->real) < 0x1p63 ? (int64_t)number->real : 0;
 }
 
-/* The first two numbers among the attributes, and the first flag. */
+/* The first three numbers among the attributes, and the first flag. */
 static void read_numbers(const tsi_kernel_io *io, tsi_cuda_pointwise_args *args)
 {
     int32_t numbers = 0;
@@ -116,10 +116,21 @@ static void read_numbers(const tsi_kernel_io *io, tsi_cuda_pointwise_args *args)
         if (table->type == TS_ATTRIBUTE_NUMBER) memcpy(&number, at, sizeof number);
         if (table->type == TS_ATTRIBUTE_REAL) memcpy(&number.real, at, sizeof number.real);
         bool is_number = table->type == TS_ATTRIBUTE_NUMBER || table->type == TS_ATTRIBUTE_REAL;
-        if (!is_number || numbers == 2) continue;
+        if (!is_number || numbers == 3) continue;
         args->number[numbers] = number.real;
         args->whole[numbers++] = whole_of(&number);
     }
+}
+
+/* What nan_to_num puts for infinities where it is not said: the ends of the dtype. */
+static void read_ends(tsi_cuda_pointwise_args *args)
+{
+    double largest = args->dtype[0] == TS_DTYPE_F64    ? 0x1.fffffffffffffp1023
+                     : args->dtype[0] == TS_DTYPE_F32  ? 0x1.fffffep127
+                     : args->dtype[0] == TS_DTYPE_BF16 ? 0x1.fep127
+                                                       : 65504;
+    if (isnan(args->number[1])) args->number[1] = largest;
+    if (isnan(args->number[2])) args->number[2] = -largest;
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
@@ -162,7 +173,9 @@ static ts_status pointwise(const tsi_kernel_io *io, int32_t op)
         args.dtype[1 + k] = io->in[k].block.dtype;
         args.from[k] = operand_of(out, &io->in[k].block);
     }
+    args.flag = out->dtype == TS_DTYPE_BOOL;
     read_numbers(io, &args);
+    if (op == TSI_POINTWISE_nan_to_num) read_ends(&args);
     int64_t extent[TS_NDIM_MAX];
     memcpy(extent, out->extent, sizeof extent);
     int32_t ndim = tsi_cuda_coalesce(out->ndim, extent, operand, 1 + io->input_count);

@@ -149,8 +149,8 @@ typedef struct tsi_cuda_pointwise_args {
     int32_t dtype[4]; /* of the result, then of the inputs */
     int32_t single;   /* loops over 16 bytes: bit k: input k is one number for a unit */
     int32_t op, inputs, flag;
-    double number[2];
-    int64_t whole[2]; /* the same as whole numbers, where they are */
+    double number[3];
+    int64_t whole[3]; /* the same as whole numbers, where they are */
 } tsi_cuda_pointwise_args;
 
 /* reduce.cu: `outer` are the results, `inner` what is reduced into each. Pieces of the inner space
