@@ -150,8 +150,10 @@ void tsi_fingerprint_text(const tsi_fingerprint *print, char *out, size_t size);
 typedef struct tsi_host {
     size_t struct_size;
     tsi_module_host core;
-    void (*work_finish)(tsi_work *work, ts_status status, const char *format, ...)
-        TS_PRINTF(3, 4); /* sets status, error text, state DONE; wakes waiters */
+    /* Sets status, error text and who failed first (-1: nobody alone), state DONE; wakes waiters.
+     */
+    void (*work_finish)(tsi_work *work, ts_status status, int64_t culprit, const char *format, ...)
+        TS_PRINTF(4, 5);
     bool (*send_block)(const tsi_work *work, int64_t peer, tsi_block *out);
     bool (*recv_block)(const tsi_work *work, int64_t peer, tsi_block *out);
     void (*fingerprint_text)(const tsi_fingerprint *print, char *out, size_t size);

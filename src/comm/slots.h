@@ -112,7 +112,8 @@ void tsi_batch_drop(tsi_comm_rank *comm);      /* frees what was issued and neve
 /* Status and error record of a work, without marking it done; the event of an asynchronous one
  * ends. */
 void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const char *sentence);
-void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...) TS_PRINTF(3, 4);
+void tsi_work_finish(tsi_work *work, ts_status status, int64_t culprit, const char *format, ...)
+    TS_PRINTF(4, 5);
 
 /* fingerprint.c */
 void tsi_fingerprint_seal(tsi_work *work); /* computes print.hash from the rest of the work */

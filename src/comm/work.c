@@ -163,7 +163,7 @@ void tsi_work_conclude(tsi_work *work, ts_status status, int64_t culprit, const 
 
 /* The state is a word that a waiter may sleep on; wakes go by address and do not read the work,
  * which may be gone as soon as DONE is seen. */
-void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...)
+void tsi_work_finish(tsi_work *work, ts_status status, int64_t culprit, const char *format, ...)
 {
     char text[TSI_ERROR_TEXT_MAX] = "";
     if (format != NULL) {
@@ -172,7 +172,7 @@ void tsi_work_finish(tsi_work *work, ts_status status, const char *format, ...)
         (void)vsnprintf(text, sizeof text, format, arguments);
         va_end(arguments);
     }
-    tsi_work_conclude(work, status, work->rank->index, text);
+    tsi_work_conclude(work, status, culprit, text);
     tsi_word *word = (tsi_word *)&work->state;
     atomic_store_explicit(&work->state, TSI_WORK_DONE, memory_order_release);
     tsi_wake_all(word);

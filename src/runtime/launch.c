@@ -253,9 +253,11 @@ static bool is_mistake_of_all(const launch *frame, const member *first)
  */
 static bool is_speaker(const ts_world *world, const member *first)
 {
-    if (first->status != TS_ERR_PEER || world->first_index == 0) return true;
     int64_t cause = world->rank[first->local_index]->error.error.rank;
-    return cause >= 0 && cause < world->local_count && world->first_index == world->local_count;
+    bool others = world->rank_count > world->local_count;
+    if (first->status != TS_ERR_PEER || !others) return true;
+    bool first_is_cause = cause >= 0 && cause < world->local_count;
+    return world->first_index == (first_is_cause ? world->local_count : 0);
 }
 
 typedef struct verdict {

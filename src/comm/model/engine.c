@@ -42,7 +42,7 @@ static ts_status model_start(void *opaque, tsi_work *work)
 {
     model_state *state = opaque;
     tsi_model_cost(&state->machine, work, &state->counts[work->rank->local_index]);
-    state->host->work_finish(work, TS_OK, "%s", "");
+    state->host->work_finish(work, TS_OK, -1, "%s", "");
     return TS_OK;
 }
 

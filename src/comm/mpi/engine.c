@@ -43,7 +43,7 @@ static ts_status start(void *state, tsi_work *work)
         const tsi_poison *poison = rank->mpi->segment.poison;
         char own[256];
         rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
-        rank->mpi->host->work_finish(work, tsi_poison_status(rank),
+        rank->mpi->host->work_finish(work, tsi_poison_status(rank), poison->rank,
                                      "%s (found when rank %lld called %s)", poison->text,
                                      (long long)rank->index, own);
     } else if (!tsi_rank_post(rank, work)) {

@@ -173,7 +173,7 @@ static void finish(tsi_mpi_rank *rank, tsi_lane *lane)
     int64_t left = atomic_fetch_sub(&rank->works, 1) - 1;
     TSI_ASSERT(left >= 0);
     if (left == 0) tsi_slot_print(&rank->mpi->segment.slot[rank->place], NULL, false);
-    rank->mpi->host->work_finish(work, TS_OK, "%s", "");
+    rank->mpi->host->work_finish(work, TS_OK, -1, "%s", "");
 }
 
 /* Moves the lane's operation forward as far as it goes now. false: the world is poisoned. */
@@ -252,7 +252,8 @@ bool tsi_rank_progress(tsi_mpi_rank *rank)
 }
 
 /* ---- the end ----------------------------------------------------------------------------- */
-static void fail_lane(tsi_mpi_rank *rank, tsi_lane *lane, ts_status status, const char *text)
+static void fail_lane(tsi_mpi_rank *rank, tsi_lane *lane, ts_status status, int64_t culprit,
+                      const char *text)
 {
     char own[256];
     tsi_op_clear(rank, &lane->op, true);
@@ -262,9 +263,9 @@ static void fail_lane(tsi_mpi_rank *rank, tsi_lane *lane, ts_status status, cons
         atomic_fetch_sub(&rank->works, 1);
         rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
         if (strstr(text, own) != NULL)
-            rank->mpi->host->work_finish(work, status, "%s", text);
+            rank->mpi->host->work_finish(work, status, culprit, "%s", text);
         else
-            rank->mpi->host->work_finish(work, status, "%s; rank %lld was in %s", text,
+            rank->mpi->host->work_finish(work, status, culprit, "%s; rank %lld was in %s", text,
                                          (long long)rank->index, own);
     }
     lane->last = NULL;
@@ -276,14 +277,16 @@ static void fail_lane(tsi_mpi_rank *rank, tsi_lane *lane, ts_status status, cons
 void tsi_rank_fail_all(tsi_mpi_rank *rank, ts_status status, const char *text)
 {
     const tsi_poison *poison = rank->mpi->segment.poison;
+    int64_t culprit = rank->index;
     if (status == TS_OK) {
         status = tsi_poison_status(rank);
+        culprit = poison->rank;
         text = poison->text;
     }
     rank->active = NULL;
     for (size_t b = 0; b < TSI_LANE_BUCKETS; b++)
         for (tsi_lane *lane = rank->lane[b]; lane != NULL; lane = lane->next)
-            fail_lane(rank, lane, status, text);
+            fail_lane(rank, lane, status, culprit, text);
 }
 
 void tsi_rank_forget(tsi_mpi_rank *rank)
