@@ -351,6 +351,51 @@ TS_TEST(comm_stall_names_the_missing_rank)
     }
 }
 
+/* Rank 3 waits for 2, that for 1, which waits for rank 0; the last has the shortest patience. */
+static ts_status stalls_far_away(ts_rank *me, ts_group *group, int64_t index)
+{
+    float value = 0;
+    ts_array array = vector_of(&value, TS_DTYPE_F32, 1);
+    struct timespec time = { .tv_nsec = 900000000 };
+    if (index == 0) (void)nanosleep(&time, NULL);
+    if (index == 0) return ts_group_barrier(group, NULL);
+    if (index < 3) return ts_group_recv(group, &array, index - 1, NULL);
+    ts_group *pair = ts_group_create(me, (int64_t[]){ 2, 3 }, 2, NULL);
+    return ts_group_barrier(pair, TS_OPTIONS(ts_comm_options, .timeout_ms = 300));
+}
+
+TS_TEST(comm_stall_names_the_rank_that_waits_for_nobody)
+{
+    static stage s;
+    perform(&s, 4, stalls_far_away, 5000);
+    for (int i = 0; i < 4; i++) {
+        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
+        TEST_EQ(t, s.note[i].culprit, 0);
+        TEST_SAYS(t, s.note[i].text, "rank 0 (last: nothing yet) keeps rank 2 waiting");
+        TEST_SAYS(t, s.note[i].text, "rank 3 waited 300 ms in barrier #1 on group ranks 2 3");
+    }
+}
+
+/* Both wait for a message of the other: the one who is asked for is named. */
+static ts_status waits_in_a_circle(ts_rank *me, ts_group *group, int64_t index)
+{
+    float value = 0;
+    ts_array array = vector_of(&value, TS_DTYPE_F32, 1);
+    (void)me;
+    return ts_group_recv(group, &array, 1 - index, NULL);
+}
+
+TS_TEST(comm_stall_in_a_circle)
+{
+    static stage s;
+    perform(&s, 2, waits_in_a_circle, 200);
+    for (int i = 0; i < 2; i++) {
+        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
+        TEST_SAYS(t, s.note[i].text, "waited 200 ms in recv #1 from member ");
+        TEST_CHECK(t, strstr(s.note[i].text, "keeps") == NULL);
+    }
+}
+
 static ts_status never_receives(ts_rank *me, ts_group *group, int64_t index)
 {
     static float large[50000];

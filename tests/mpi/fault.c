@@ -11,6 +11,8 @@
  *   train      rank 1 is killed in a step of sharded training
  *   signal     rank 1 leaves, and others wait for its signal   silence   it is killed instead
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
+ *   chain      rank 1 stalls, rank 0 waits for it, and rank 2, which gives up first, for rank 0
+ *   idle       rank 1 stalls while its peers ask for data that it has offered
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
  * what it got instead. scripts/mpi-tests counts the lines. The exit code is that of a failed job:
@@ -58,12 +60,16 @@ static int64_t timeout_ms(void)
     return text != NULL ? strtoll(text, NULL, 10) : TIMEOUT_MS;
 }
 
+static void sleep_ms(int64_t ms)
+{
+    struct timespec time = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+    (void)nanosleep(&time, NULL);
+}
+
 static void *kill_soon(void *argument)
 {
-    int64_t ms = 150 * timeout_ms() / TIMEOUT_MS;
-    struct timespec time = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
     (void)argument;
-    (void)nanosleep(&time, NULL);
+    sleep_ms(150 * timeout_ms() / TIMEOUT_MS);
     (void)kill(getpid(), SIGKILL);
     return NULL;
 }
@@ -222,8 +228,7 @@ static ts_status misbehave(ts_rank *me, const run *this)
     if (is(this, "kill")) return kill(getpid(), SIGKILL) == 0 ? TS_OK : TS_ERR_IO;
     if (is(this, "exit")) exit(3);
     if (is(this, "stall")) {
-        struct timespec time = { .tv_sec = 2 * TIMEOUT_MS / 1000 };
-        (void)nanosleep(&time, NULL);
+        sleep_ms(2 * TIMEOUT_MS);
         return reduce(me, "late");
     }
     if (is(this, "error") || is(this, "recover") || is(this, "lost") || is(this, "worlds"))
@@ -242,11 +247,37 @@ static ts_status miss_signal(ts_rank *me, const run *this)
     return status;
 }
 
+/* Who gives up waits for a rank that has done nothing wrong. */
+static ts_status wait_in_a_chain(ts_rank *me, int64_t index)
+{
+    if (index == 1) sleep_ms(TIMEOUT_MS);
+    if (index < 2) return ts_group_barrier(ts_group_world(me), NULL);
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.timeout_ms = TIMEOUT_MS / 4;
+    return ts_group_barrier(ts_group_create(me, (int64_t[]){ 0, 2 }, 2, NULL), &options);
+}
+
+/* Nobody moves data of rank 1, which has no helpers, while it is away. */
+static ts_status offer_and_idle(ts_rank *me, int64_t index)
+{
+    ts_work *work = NULL;
+    ts_array array = TS_INIT(ts_array);
+    array.data = calloc(COUNT, sizeof(float));
+    array.meta.shape = TS_SHAPE(COUNT);
+    array.meta.dtype = TS_DTYPE_F32;
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.work = &work;
+    (void)ts_group_broadcast(ts_group_world(me), &array, 1, &options);
+    if (index == 1) sleep_ms(2 * TIMEOUT_MS);
+    ts_status status = ts_work_wait(work);
+    free(array.data);
+    return status;
+}
+
 /* The others have left the world and know of nothing. */
 static ts_status fail_late(ts_rank *me)
 {
-    struct timespec time = { .tv_nsec = 100000000 };
-    (void)nanosleep(&time, NULL);
+    sleep_ms(100);
     return ts_rank_fail(me, TS_ERR_IO, "the disk of rank 1 is full");
 }
 
@@ -259,6 +290,8 @@ static ts_status act(ts_rank *me, const run *this)
     if (is(this, "pipeline")) return pipeline(me);
     if (is(this, "train")) return train(me);
     if (is(this, "signal") || is(this, "silence")) return miss_signal(me, this);
+    if (is(this, "chain")) return wait_in_a_chain(me, this->index);
+    if (is(this, "idle")) return offer_and_idle(me, this->index);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
     if (is(this, "lost") && this->index == 1) return status;
@@ -321,6 +354,11 @@ static bool is_right(const run *this, ts_status status, const char *text)
                says(text, "waits in channel 0 for its signal");
     if (is(this, "train") || is(this, "silence"))
         return status == TS_ERR_PEER && says(text, "rank 1 is gone");
+    if (is(this, "chain"))
+        return status == TS_ERR_PEER && says(text, "rank 1 stalled: rank 2 waited 500 ms for rank "
+                                                   "0, which waits for it, in barrier");
+    if (is(this, "idle"))
+        return status == TS_ERR_PEER && says(text, "rank 1 stalled") && says(text, "broadcast");
     bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");
     if (is(this, "mismatch")) named = named && says(text, "barrier") && says(text, "disagree");
     const char *shm = getenv("TESSERA_MPI_SHM");
@@ -337,6 +375,7 @@ static bool run_mode(run *this)
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "mpi";
     options.timeout_ms = timeout_ms();
+    options.progress = is(this, "idle");
     ts_status status = ts_launch_with(&options, work, this, text, sizeof text);
     bool right = is_right(this, status, text);
     if (right)

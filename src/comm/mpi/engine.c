@@ -30,6 +30,7 @@ static void look_around(tsi_mpi_rank *rank, int64_t now)
     rank->checked_ns = now;
     tsi_check_interrupt(rank);
     tsi_check_life(rank);
+    tsi_show_wait(rank, true);
     if (!tsi_poisoned(rank)) tsi_check_deadline(rank);
 }
 
@@ -94,6 +95,7 @@ static ts_status wait(void *state, tsi_work *work)
         if (progress || idle_since == 0) idle_since = now;
         if (!progress && !is_done(work)) pause_briefly(rank, seen, now - idle_since, spin_ns);
     }
+    tsi_show_wait(rank, false);
     return work->status;
 }
 

@@ -216,6 +216,8 @@ static bool needs(const tsi_mpi_op *op, const tsi_mpi_peer *peer)
 {
     if (op->stage == TSI_OP_OFFERED) return !peer->offered && op->offers_due > 0;
     if (op->two_phase && peer->expect[1] > 0 && !peer->in[1].known) return true;
+    for (const tsi_get *get = op->gets; get != NULL; get = get->next)
+        if (&op->peer[get->member] == peer && get->arrived < get->bytes) return true;
     return peer->reads && !peer->done;
 }
 
@@ -254,24 +256,65 @@ void tsi_check_life(tsi_mpi_rank *rank)
 }
 
 /* ---- stall ------------------------------------------------------------------------------- */
+/* The first rank of which the operation needs something, or -1. */
+static int64_t first_needed(const tsi_mpi_op *op)
+{
+    for (int64_t p = 0; p < op->count; p++)
+        if (p != op->self && needs(op, &op->peer[p])) return op->peer[p].rank;
+    return -1;
+}
+
+/* This rank waits for `needed`, which may wait for another one: the end of the chain, or `needed`
+ * where it is a circle. What ranks of other nodes wait for is not known here. */
+static int64_t end_of_chain(const tsi_mpi_rank *rank, int64_t needed)
+{
+    const tsi_mpi *mpi = rank->mpi;
+    int64_t end = needed;
+    for (int64_t hops = 0; hops < mpi->rank_count; hops++) {
+        int64_t place = mpi->place[end];
+        int64_t next = place >= 0 ? atomic_load(&mpi->segment.slot[place].waits_for) - 1 : -1;
+        if (next < 0) return end;
+        if (next == rank->index) return needed;
+        end = next;
+    }
+    return needed;
+}
+
 static void say_stalled(tsi_mpi_rank *rank, const tsi_mpi_op *op)
 {
-    char own[256], text[TSI_ERROR_TEXT_MAX];
-    int64_t culprit = -1;
-    for (int64_t p = 0; p < op->count && culprit < 0; p++)
-        if (p != op->self && needs(op, &op->peer[p])) culprit = op->peer[p].rank;
+    char own[256], text[TSI_ERROR_TEXT_MAX], whom[64] = "it";
+    int64_t needed = first_needed(op), culprit = needed < 0 ? -1 : end_of_chain(rank, needed);
     rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
+    if (culprit != needed)
+        snprintf(whom, sizeof whom, "rank %lld, which waits for it,", (long long)needed);
     if (culprit < 0) {
         snprintf(text, sizeof text, "%s took longer than %lld ms on rank %lld", own,
                  (long long)op->work->timeout_ms, (long long)rank->index);
     } else {
         int used = snprintf(
-            text, sizeof text, "rank %lld stalled: rank %lld waited %lld ms for it in %s; ",
-            (long long)culprit, (long long)rank->index, (long long)op->work->timeout_ms, own);
+            text, sizeof text, "rank %lld stalled: rank %lld waited %lld ms for %s in %s; ",
+            (long long)culprit, (long long)rank->index, (long long)op->work->timeout_ms, whom, own);
         doing(rank->mpi, culprit, text + used, sizeof text - (size_t)used);
         add_waiting(rank, op, culprit, rank->index, text, sizeof text);
     }
     tsi_poison_set(rank, TS_ERR_PEER, culprit, "%s", text);
+}
+
+/* Of the operations under way, the one that its rank waits in. */
+static const tsi_mpi_op *awaited_op(const tsi_mpi_rank *rank)
+{
+    for (const tsi_lane *lane = rank->active; lane != NULL; lane = lane->active_next)
+        for (const tsi_work *work = lane->first; work != NULL; work = work->next)
+            if (lane->op.stage != TSI_OP_IDLE && work->deadline_ns > 0) return &lane->op;
+    return NULL;
+}
+
+void tsi_show_wait(tsi_mpi_rank *rank, bool waits)
+{
+    const tsi_mpi_op *op = waits ? awaited_op(rank) : NULL;
+    int64_t needed = op != NULL ? first_needed(op) : -1;
+    _Atomic int64_t *shown = &rank->mpi->segment.slot[rank->place].waits_for;
+    if (atomic_load(shown) != needed + 1) atomic_store(shown, needed + 1);
 }
 
 /* Somebody may wait for an operation that stands behind the one under way. */

@@ -106,6 +106,7 @@ typedef struct tsi_mpi_slot {
     _Atomic uint64_t probe;                /* address of a word with a known value */
     _Alignas(64) _Atomic uint32_t version; /* odd while print is written */
     _Atomic uint32_t busy;                 /* 1: in the operation, 0: it was the last one */
+    _Atomic int64_t waits_for;             /* world rank + 1; 0: nobody, as far as it knows */
     tsi_fingerprint print;
 } tsi_mpi_slot;
 
@@ -410,6 +411,7 @@ ts_status tsi_poison_status(const tsi_mpi_rank *rank); /* what this rank ends it
 void tsi_check_interrupt(tsi_mpi_rank *rank);
 void tsi_check_life(tsi_mpi_rank *rank);
 void tsi_check_deadline(tsi_mpi_rank *rank);
+void tsi_show_wait(tsi_mpi_rank *rank, bool waits); /* others see for whom */
 ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size);
 void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence);
 void tsi_fail_gone(tsi_mpi_rank *rank);

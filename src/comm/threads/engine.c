@@ -198,14 +198,24 @@ static bool spin(const visit *v)
     return false;
 }
 
+/* What others see of who sits there. */
+static void show(const visit *v)
+{
+    const tsi_work *work = v->work;
+    tsi_hall *hall = atomic_load_explicit(&work->team->engine_state, memory_order_acquire);
+    int64_t peer = v->lane == NULL ? work->team->rank[work->print.root] : -1;
+    atomic_store_explicit(&v->chair->hall, hall, memory_order_release);
+    atomic_store_explicit(&v->chair->lane, v->lane, memory_order_release);
+    atomic_store_explicit(&v->chair->sequence, work->print.sequence, memory_order_release);
+    atomic_store_explicit(&v->chair->peer, peer, memory_order_release);
+}
+
 /* False: the deadline passed. */
 static bool sit(visit *v)
 {
     if (spin(v)) return true;
     bool in_time = true;
-    tsi_hall *hall = atomic_load_explicit(&v->work->team->engine_state, memory_order_acquire);
-    atomic_store_explicit(&v->chair->hall, hall, memory_order_release);
-    atomic_store_explicit(&v->chair->lane, v->lane, memory_order_release);
+    show(v);
     atomic_store_explicit(&v->chair->rung, 0, memory_order_seq_cst);
     atomic_store_explicit(&v->chair->sleeping, 1, memory_order_seq_cst);
     uint32_t word = atomic_load_explicit(&v->chair->word, memory_order_seq_cst);

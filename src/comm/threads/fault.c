@@ -93,25 +93,73 @@ static int64_t missing_members(const tsi_work *work, int64_t *missing, int64_t m
     return count;
 }
 
+/* The first rank that a rank which sleeps waits for, or -1. It may wake up meanwhile: this is for
+ * words only. */
+static int64_t waits_for(const tsi_threads *engine, int64_t rank)
+{
+    const tsi_chair *chair = &engine->chair[rank - engine->world->first_index];
+    if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) return -1;
+    tsi_lane *lane = atomic_load_explicit(&chair->lane, memory_order_acquire);
+    if (lane == NULL) return atomic_load_explicit(&chair->peer, memory_order_acquire);
+    uint64_t sequence = atomic_load_explicit(&chair->sequence, memory_order_acquire);
+    int64_t member = -1, count = 0;
+    (void)tsi_lane_missing(lane, sequence, &member, 1, &count);
+    return count > 0 ? lane->hall->team->rank[member] : -1;
+}
+
+/* `self` waits for `rank`, which may wait for another one: the end of the chain, or `rank` where it
+ * is a circle. */
+static int64_t end_of_chain(const tsi_threads *engine, int64_t self, int64_t rank)
+{
+    int64_t end = rank;
+    for (int64_t hops = 0; hops < engine->world->local_count; hops++) {
+        int64_t next = waits_for(engine, end);
+        if (next < 0) return end;
+        if (next == self) return rank;
+        end = next;
+    }
+    return rank;
+}
+
+/* "rank 1 (last: barrier #3, ended 2.0 s ago)". */
+static int name(const tsi_threads *engine, int64_t rank, char *out, size_t size)
+{
+    char doing[120];
+    tsi_rank_doing(engine->world->rank[rank - engine->world->first_index], doing, sizeof doing);
+    return snprintf(out, size, "rank %" PRId64 " (last: %s)", rank, doing);
+}
+
+/* The first few of them. */
+static void name_missing(const tsi_threads *engine, const tsi_team *team, const int64_t *missing,
+                         int64_t count, char *out, size_t size)
+{
+    int length = 0;
+    for (int64_t i = 0; i < tsi_min_i64(count, NAMED_MAX); i++) {
+        if (i > 0) length += snprintf(out + length, size - (size_t)length, ", ");
+        length += name(engine, team->rank[missing[i]], out + length, size - (size_t)length);
+    }
+    if (count > NAMED_MAX)
+        (void)snprintf(out + length, size - (size_t)length, " and %" PRId64 " more",
+                       count - NAMED_MAX);
+}
+
 void tsi_fault_stalled(tsi_threads *engine, const tsi_work *work)
 {
     int64_t missing[NAMED_MAX];
     int64_t count = missing_members(work, missing, NAMED_MAX);
     if (count == 0) return; /* all came: it goes on */
-    char text[900], doing[280];
+    char text[1400], doing[280], whom[768], end[160], first[240] = "";
+    int64_t rank = work->team->rank[missing[0]];
+    int64_t culprit = end_of_chain(engine, work->rank->index, rank);
     tsi_fingerprint_text(&work->print, doing, sizeof doing);
-    int length = snprintf(text, sizeof text, "rank %" PRId64 " waited %" PRId64 " ms in %s for",
-                          work->rank->index, work->timeout_ms, doing);
-    for (int64_t i = 0; i < tsi_min_i64(count, NAMED_MAX) && length < 700; i++) {
-        int64_t rank = work->team->rank[missing[i]];
-        tsi_rank_doing(engine->world->rank[rank - engine->world->first_index], doing, 120);
-        length += snprintf(text + length, sizeof text - (size_t)length,
-                           "%s rank %" PRId64 " (last: %s)", i > 0 ? "," : "", rank, doing);
+    name_missing(engine, work->team, missing, count, whom, sizeof whom);
+    if (culprit != rank) {
+        (void)name(engine, culprit, end, sizeof end);
+        (void)snprintf(first, sizeof first, "%s keeps rank %" PRId64 " waiting: ", end, rank);
     }
-    if (count > NAMED_MAX)
-        (void)snprintf(text + length, sizeof text - (size_t)length, " and %" PRId64 " more",
-                       count - NAMED_MAX);
-    tsi_threads_fault(engine, work->team->rank[missing[0]], TS_ERR_PEER, text);
+    (void)snprintf(text, sizeof text, "%srank %" PRId64 " waited %" PRId64 " ms in %s for %s",
+                   first, work->rank->index, work->timeout_ms, doing, whom);
+    tsi_threads_fault(engine, culprit, TS_ERR_PEER, text);
 }
 
 static bool lacks(const tsi_work *work, int64_t member)
@@ -226,6 +274,7 @@ static bool wait_epoch(tsi_threads *engine, tsi_chair *chair, uint32_t epoch, in
     bool in_time = true;
     atomic_store_explicit(&chair->hall, NULL, memory_order_release);
     atomic_store_explicit(&chair->lane, NULL, memory_order_release);
+    atomic_store_explicit(&chair->peer, -1, memory_order_release);
     atomic_store_explicit(&chair->sleeping, 1, memory_order_seq_cst);
     uint32_t word = atomic_load_explicit(&chair->word, memory_order_seq_cst);
     if (atomic_load_explicit(&engine->epoch, memory_order_seq_cst) == epoch &&

@@ -39,6 +39,8 @@ typedef struct tsi_chair {
     _Atomic uint32_t gone;           /* the rank will call no more */
     _Atomic(tsi_hall *) hall;        /* of the operation it waits in */
     _Atomic(struct tsi_lane *) lane; /* the same; NULL: point to point, or recover */
+    _Atomic uint64_t sequence;       /* the same, in that lane */
+    _Atomic int64_t peer;            /* the same, point to point: the other rank, else -1 */
 } tsi_chair;
 
 /* One operation of a lane. The turn holds its sequence number and its phase. */
