@@ -13,6 +13,7 @@
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *   chain      rank 1 stalls, rank 0 waits for it, and rank 2, which gives up first, for rank 0
  *   idle       rank 1 stalls while its peers ask for data that it has offered
+ *   behind     rank 1 fails, again and again, as soon as it has an operation behind itself
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
  * what it got instead. scripts/mpi-tests counts the lines. The exit code is that of a failed job:
@@ -274,6 +275,28 @@ static ts_status offer_and_idle(ts_rank *me, int64_t index)
     return status;
 }
 
+/* What all have come to ends well for all of them, however soon one fails after its own end. */
+static ts_status fail_behind(ts_rank *me, int64_t index)
+{
+    for (int round = 0; round < 200; round++) {
+        int64_t sum = index, count = ts_rank_count(me);
+        ts_array array = TS_INIT(ts_array);
+        array.data = &sum;
+        array.meta.dtype = TS_DTYPE_I64;
+        ts_group *world = ts_group_world(me);
+        ts_status status = ts_group_all_reduce(world, &array, &array, TS_REDUCE_SUM, NULL);
+        if (status != TS_OK) return status;
+        if (sum != count * (count - 1) / 2)
+            return ts_rank_fail(me, TS_ERR_INTERNAL, "the sum is %lld", (long long)sum);
+        if (index == 1)
+            (void)ts_rank_fail(me, TS_ERR_IO, "the disk of rank 1 is full");
+        else
+            (void)ts_group_barrier(world, NULL);
+        if (ts_rank_recover(me) != TS_OK) return ts_rank_status(me);
+    }
+    return TS_OK;
+}
+
 /* The others have left the world and know of nothing. */
 static ts_status fail_late(ts_rank *me)
 {
@@ -290,6 +313,7 @@ static ts_status act(ts_rank *me, const run *this)
     if (is(this, "pipeline")) return pipeline(me);
     if (is(this, "train")) return train(me);
     if (is(this, "signal") || is(this, "silence")) return miss_signal(me, this);
+    if (is(this, "behind")) return fail_behind(me, this->index);
     if (is(this, "chain")) return wait_in_a_chain(me, this->index);
     if (is(this, "idle")) return offer_and_idle(me, this->index);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
@@ -335,7 +359,7 @@ static bool is_named(const run *this)
 static bool is_right(const run *this, ts_status status, const char *text)
 {
     if (!is_named(this)) return false;
-    if (is(this, "recover")) return status == TS_OK;
+    if (is(this, "recover") || is(this, "behind")) return status == TS_OK;
     if (is(this, "absent") || is(this, "delayed"))
         return status == TS_ERR_PEER && says(text, "waited 2000 ms in MPI_Init");
     if (is(this, "lost"))

@@ -34,22 +34,25 @@ static void look_around(tsi_mpi_rank *rank, int64_t now)
     if (!tsi_poisoned(rank)) tsi_check_deadline(rank);
 }
 
+static void refuse(tsi_mpi_rank *rank, tsi_work *work)
+{
+    const tsi_poison *poison = rank->mpi->segment.poison;
+    char own[256];
+    rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
+    rank->mpi->host->work_finish(work, tsi_poison_status(rank), poison->rank,
+                                 "%s (found when rank %lld called %s)", poison->text,
+                                 (long long)rank->index, own);
+}
+
 static ts_status start(void *state, tsi_work *work)
 {
     tsi_mpi_rank *rank = local_of(state, work->rank);
     pthread_mutex_lock(&rank->lock);
     atomic_store_explicit(&work->state, TSI_WORK_POSTED, memory_order_relaxed);
     tsi_check_interrupt(rank);
-    if (tsi_poisoned(rank)) {
-        const tsi_poison *poison = rank->mpi->segment.poison;
-        char own[256];
-        rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
-        rank->mpi->host->work_finish(work, tsi_poison_status(rank), poison->rank,
-                                     "%s (found when rank %lld called %s)", poison->text,
-                                     (long long)rank->index, own);
-    } else if (!tsi_rank_post(rank, work)) {
-        tsi_rank_progress(rank); /* poisoned: ends it */
-    }
+    bool posted = !tsi_poisoned(rank) && tsi_rank_post(rank, work);
+    if (!posted) tsi_rank_progress(rank);              /* poisoned: ends what is in a lane */
+    if (!posted && !is_done(work)) refuse(rank, work); /* it is in none */
     pthread_mutex_unlock(&rank->lock);
     return TS_OK;
 }

@@ -107,6 +107,7 @@ typedef struct tsi_mpi_slot {
     _Alignas(64) _Atomic uint32_t version; /* odd while print is written */
     _Atomic uint32_t busy;                 /* 1: in the operation, 0: it was the last one */
     _Atomic int64_t waits_for;             /* world rank + 1; 0: nobody, as far as it knows */
+    _Atomic uint32_t offering;             /* 1: it offers an operation to its peers just now */
     tsi_fingerprint print;
 } tsi_mpi_slot;
 

@@ -9,12 +9,16 @@
  *
  *   IDLE -> OFFERED -> MOVE -> [GATHER: all_reduce] -> DRAIN
  *
- * OFFERED waits for all offers, DRAIN for DONE. */
+ * OFFERED waits for all offers, DRAIN for DONE.
+ *
+ * A poisoned rank begins nothing. What all members came to, and what needs no more of them, is
+ * carried out all the same: a member that has it behind itself may have been the one to fail. */
+#include <sched.h>
 #include <string.h>
 
 #include "comm/mpi/internal.h"
 
-enum { LANES_IDLE_MAX = 4096 };
+enum { LANES_IDLE_MAX = 4096, OFFERING_NS = 100000000 };
 
 static size_t bucket_of(uint64_t team, int64_t peer, int32_t channel)
 {
@@ -52,11 +56,19 @@ static void sweep(tsi_mpi_rank *rank)
     }
 }
 
+static tsi_lane *lane_known(tsi_mpi_rank *rank, uint64_t team, int64_t peer, int32_t channel)
+{
+    tsi_lane *lane = rank->lane[bucket_of(team, peer, channel)];
+    while (lane != NULL && (lane->team != team || lane->peer != peer || lane->channel != channel))
+        lane = lane->next;
+    return lane;
+}
+
 static tsi_lane *lane_find(tsi_mpi_rank *rank, uint64_t team, int64_t peer, int32_t channel)
 {
     size_t bucket = bucket_of(team, peer, channel);
-    for (tsi_lane *lane = rank->lane[bucket]; lane != NULL; lane = lane->next)
-        if (lane->team == team && lane->peer == peer && lane->channel == channel) return lane;
+    tsi_lane *known = lane_known(rank, team, peer, channel);
+    if (known != NULL || tsi_poisoned(rank)) return known;
     if (rank->lane_count >= LANES_IDLE_MAX) sweep(rank);
     tsi_lane *lane = rank->mpi->host->core.alloc(sizeof *lane);
     if (lane == NULL) {
@@ -117,7 +129,7 @@ void tsi_rank_message(tsi_mpi_rank *rank, const tsi_message *message, tsi_parcel
     else
         global = false;
     tsi_lane *lane = NULL;
-    if (!global && !tsi_poisoned(rank))
+    if (!global)
         lane = lane_find(rank, message->team, message->channel < 0 ? message->from : -1,
                          message->channel);
     if (lane == NULL)
@@ -141,10 +153,9 @@ static void replay(tsi_mpi_rank *rank, tsi_lane *lane)
     }
 }
 
-static bool begin(tsi_mpi_rank *rank, tsi_lane *lane)
+static bool offer(tsi_mpi_rank *rank, tsi_lane *lane)
 {
     tsi_mpi_op *op = &lane->op;
-    TSI_ASSERT(lane->first != NULL && op->stage == TSI_OP_IDLE); /* one at a time (INV-5) */
     if (!tsi_op_build(rank, op, lane->first)) {
         tsi_poison_memory(rank, "an operation");
         return false;
@@ -156,7 +167,20 @@ static bool begin(tsi_mpi_rank *rank, tsi_lane *lane)
         lane->active_next = rank->active;
         rank->active = lane;
     }
-    if (!tsi_op_offer(rank, op)) return false;
+    return tsi_op_offer(rank, op);
+}
+
+/* Who finds the poison and then nobody offering has all offers that will ever be made: whoever
+ * offers later finds the poison himself (see await_offers). */
+static bool begin(tsi_mpi_rank *rank, tsi_lane *lane)
+{
+    tsi_mpi_slot *slot = &rank->mpi->segment.slot[rank->place];
+    TSI_ASSERT(lane->first != NULL && lane->op.stage == TSI_OP_IDLE); /* one at a time (INV-5) */
+    atomic_store(&slot->offering, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    bool offered = !tsi_poisoned(rank) && offer(rank, lane);
+    atomic_store(&slot->offering, 0);
+    if (!offered) return false;
     replay(rank, lane);
     return !tsi_poisoned(rank);
 }
@@ -174,6 +198,17 @@ static void finish(tsi_mpi_rank *rank, tsi_lane *lane)
     TSI_ASSERT(left >= 0);
     if (left == 0) tsi_slot_print(&rank->mpi->segment.slot[rank->place], NULL, false);
     rank->mpi->host->work_finish(work, TS_OK, -1, "%s", "");
+}
+
+/* What was read may have changed meanwhile: its owner, too, ends the operation where it finds the
+ * poison, and goes on. */
+static bool is_doubtful(const tsi_mpi_rank *rank, const tsi_mpi_op *op)
+{
+    bool read = false;
+    atomic_thread_fence(memory_order_acquire);
+    for (int64_t p = 0; tsi_poisoned(rank) && p < op->count; p++)
+        read |= op->peer[p].read;
+    return read;
 }
 
 /* Moves the lane's operation forward as far as it goes now. false: the world is poisoned. */
@@ -202,6 +237,7 @@ static bool advance(tsi_mpi_rank *rank, tsi_lane *lane, bool *progress)
         *progress = true;
     }
     if (op->stage == TSI_OP_DRAIN && op->dones == op->dones_due && op->serves == NULL) {
+        if (is_doubtful(rank, op)) return false;
         finish(rank, lane);
         *progress = true;
         if (lane->first != NULL) return begin(rank, lane);
@@ -229,6 +265,61 @@ bool tsi_rank_post(tsi_mpi_rank *rank, tsi_work *work)
     return lane->first != work || begin(rank, lane);
 }
 
+/* ---- in a poisoned world ----------------------------------------------------------------- */
+/* Offers that were made before their rank could find the poison are on their way. */
+static void await_offers(tsi_mpi_rank *rank, const tsi_mpi_op *op)
+{
+    const tsi_mpi *mpi = rank->mpi;
+    int64_t end = tsi_clock_ns() + OFFERING_NS;
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int64_t p = 0; p < op->count; p++) {
+        int64_t place = mpi->place[op->peer[p].rank];
+        if (p == op->self || op->peer[p].offered || place < 0) continue;
+        while (atomic_load(&mpi->segment.slot[place].offering) && tsi_clock_ns() < end)
+            (void)sched_yield();
+    }
+    (void)tsi_wire_receive(rank);
+}
+
+/* Is all that the operation takes here, and has everybody what it gives? */
+static bool suffices(const tsi_mpi_op *op)
+{
+    if (op->offers < op->offers_due || op->dones < op->dones_due || op->serves != NULL)
+        return false;
+    for (int64_t j = 0; j < op->job_count; j++) {
+        const tsi_job *job = &op->job[j];
+        for (int64_t s = 0; s < job->source_count; s++) {
+            int64_t member = job->source[s].member;
+            if (member != op->self && op->peer[member].in[job->phase].data == NULL) return false;
+        }
+    }
+    return true;
+}
+
+/* Two others may disagree on what they give each other in the operation (nobody alone is the
+ * culprit then): that is an error of all its members. */
+static bool is_disputed(const tsi_mpi_rank *rank, const tsi_mpi_op *op)
+{
+    int32_t kind = op->work->print.kind;
+    bool pairs = kind == TSI_COMM_ALL_TO_ALL || kind == TSI_COMM_EXCHANGE;
+    return pairs && rank->mpi->segment.poison->rank < 0;
+}
+
+static void carry_out(tsi_mpi_rank *rank)
+{
+    for (tsi_lane *lane = rank->active; lane != NULL; lane = lane->active_next) {
+        const tsi_work *work = lane->first;
+        bool progress = lane->op.stage != TSI_OP_IDLE;
+        if (!progress || is_disputed(rank, &lane->op)) continue;
+        if (lane->op.offers < lane->op.offers_due) await_offers(rank, &lane->op);
+        if (!suffices(&lane->op)) continue;
+        while (progress && lane->first == work) {
+            progress = false;
+            (void)advance(rank, lane, &progress);
+        }
+    }
+}
+
 bool tsi_rank_progress(tsi_mpi_rank *rank)
 {
     bool progress = tsi_net_progress(rank->mpi);
@@ -245,6 +336,7 @@ bool tsi_rank_progress(tsi_mpi_rank *rank)
         }
     }
     if (tsi_poisoned(rank) && atomic_load(&rank->works) > 0) {
+        carry_out(rank);
         tsi_rank_fail_all(rank, TS_OK, NULL);
         progress = true;
     }
