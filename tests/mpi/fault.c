@@ -13,6 +13,7 @@
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *   chain      rank 1 stalls, rank 0 waits for it, and rank 2, which gives up first, for rank 0
  *   idle       rank 1 stalls while its peers ask for data that it has offered
+ *   half       the first process, of two ranks, is killed when its rank 0 has left
  *   behind     rank 1 fails, again and again, as soon as it has an operation behind itself
  *
  * Each survivor prints "fault MODE: rank R ok" if it got the status and the words it must get, else
@@ -297,6 +298,20 @@ static ts_status fail_behind(ts_rank *me, int64_t index)
     return TS_OK;
 }
 
+static ts_status die_by_halves(ts_rank *me)
+{
+    int64_t index = ts_rank_index(me), rest[2 * RANKS_MAX], count = ts_rank_count(me) - 1;
+    for (int64_t i = 0; i < count; i++)
+        rest[i] = i + 1;
+    ts_status status = ts_group_barrier(ts_group_world(me), NULL);
+    if (index == 0 || status != TS_OK) return status;
+    ts_group *group = ts_group_create(me, rest, count, NULL);
+    status = ts_group_barrier(group, NULL);
+    sleep_ms(index == 1 ? 100 : 0);
+    if (index == 1) (void)kill(getpid(), SIGKILL);
+    return status == TS_OK ? ts_group_barrier(group, NULL) : status;
+}
+
 /* The others have left the world and know of nothing. */
 static ts_status fail_late(ts_rank *me)
 {
@@ -306,6 +321,7 @@ static ts_status fail_late(ts_rank *me)
 
 static ts_status act(ts_rank *me, const run *this)
 {
+    if (is(this, "half")) return die_by_halves(me);
     ts_status status = TS_OK;
     for (int i = 0; i < 5 && status == TS_OK; i++)
         status = reduce(me, "before");
@@ -376,7 +392,7 @@ static bool is_right(const run *this, ts_status status, const char *text)
     if (is(this, "signal"))
         return status == TS_ERR_PEER && says(text, "rank 1 has finished") &&
                says(text, "waits in channel 0 for its signal");
-    if (is(this, "train") || is(this, "silence"))
+    if (is(this, "train") || is(this, "silence") || is(this, "half"))
         return status == TS_ERR_PEER && says(text, "rank 1 is gone");
     if (is(this, "chain"))
         return status == TS_ERR_PEER && says(text, "rank 1 stalled: rank 2 waited 500 ms for rank "
@@ -400,6 +416,7 @@ static bool run_mode(run *this)
     options.engine = "mpi";
     options.timeout_ms = timeout_ms();
     options.progress = is(this, "idle");
+    options.threads_per_process = is(this, "half") ? 2 : 1;
     ts_status status = ts_launch_with(&options, work, this, text, sizeof text);
     bool right = is_right(this, status, text);
     if (right)

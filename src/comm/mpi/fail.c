@@ -240,14 +240,22 @@ static void check_left(tsi_mpi_rank *rank, const tsi_mpi_op *op)
     }
 }
 
+/* The first rank at work among those of the process that begins at `place`, or -1. */
+static int64_t open_place(const tsi_mpi *mpi, int64_t place)
+{
+    for (int64_t i = place; i < place + mpi->threads; i++)
+        if (atomic_load(&mpi->segment.slot[i].life) == TSI_LIFE_OPEN) return i;
+    return -1;
+}
+
 void tsi_check_life(tsi_mpi_rank *rank)
 {
     tsi_segment *segment = &rank->mpi->segment;
     if (tsi_poisoned(rank)) return;
     for (int64_t i = 0; i < segment->count; i += rank->mpi->threads) {
-        int32_t life = atomic_load(&segment->slot[i].life);
-        if (life != TSI_LIFE_OPEN || !tsi_place_dead(segment, i)) continue;
-        if (atomic_load(&segment->slot[i].life) == TSI_LIFE_OPEN) say_dead(rank, i);
+        if (open_place(rank->mpi, i) < 0 || !tsi_place_dead(segment, i)) continue;
+        int64_t open = open_place(rank->mpi, i); /* it may have left meanwhile */
+        if (open >= 0) say_dead(rank, open);
         return;
     }
     for (tsi_lane *lane = rank->active; lane != NULL && !tsi_poisoned(rank);
