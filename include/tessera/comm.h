@@ -22,8 +22,10 @@
  * rounding: the same bits on every rank, every run and every engine.
  *
  * Failures: members that disagree (operation, dtype, counts, root, ...) all get TS_ERR_PEER with a
- * sentence that names both sides; a rank that fails, exits or stalls past the timeout gives all its
- * peers TS_ERR_PEER naming it and what each was waiting in. Nothing hangs. */
+ * sentence that names both sides (over MPI, members beside the two that disagree on rows of a
+ * scatter, gather or all_to_all, or parts of an exchange, at their next call); a rank that fails,
+ * exits or stalls past the timeout gives all its peers TS_ERR_PEER naming it and what each was
+ * waiting in. Nothing hangs. */
 #ifndef TESSERA_COMM_H
 #define TESSERA_COMM_H
 

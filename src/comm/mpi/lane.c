@@ -301,7 +301,8 @@ static bool suffices(const tsi_mpi_op *op)
 static bool is_disputed(const tsi_mpi_rank *rank, const tsi_mpi_op *op)
 {
     int32_t kind = op->work->print.kind;
-    bool pairs = kind == TSI_COMM_ALL_TO_ALL || kind == TSI_COMM_EXCHANGE;
+    bool pairs = kind == TSI_COMM_SCATTER || kind == TSI_COMM_GATHER ||
+                 kind == TSI_COMM_ALL_TO_ALL || kind == TSI_COMM_EXCHANGE;
     return pairs && rank->mpi->segment.poison->rank < 0;
 }
 
