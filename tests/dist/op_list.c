@@ -6,6 +6,7 @@
 
 #include "harness/test.h"
 #include "op/nn/update.h"
+#include "tessera/autograd.h"
 #include "tessera/op.h"
 #include "tessera/op_list.h"
 
@@ -198,6 +199,29 @@ TS_TEST_RANKS(sgd_is_sgd, 1, 2, 3)
     sgd_in(t, 0, 0);
     sgd_in(t, 0.9, 0);
     sgd_in(t, 0.9, 1);
+}
+
+/* In place, what had to be moved first has its gradient too. */
+TS_TEST_RANKS(what_is_moved_has_a_gradient, 1, 2, 3)
+{
+    static const char *const from[] = { "S(0)", "S(1)", "R" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope s = ts_scope_open(t->me, "moved");
+    ts_tensor *x[3], *y[3];
+    ts_tape_begin(t->me);
+    for (int i = 0; i < 3; i++) {
+        x[i] = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), "S(0)");
+        y[i] = ts_watch(ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(5, 4), from[i]));
+    }
+    TEST_OK(t, ts_foreach_add((ts_list){ x, 3 }, (ts_list){ y, 3 }, 3, NULL));
+    for (int i = 0; i < 3; i++) {
+        TEST_CHECK(t, ts_tensor_needs_grad(x[i]));
+        TEST_OK(t, ts_backward(ts_sum(x[i], NULL, 0, 0), NULL));
+        TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(y[i])) == ts_tensor_layout(y[i]));
+        same(t, ts_tensor_grad(y[i]), ts_mul_scalar(ts_ones_like(y[i]), 3), 0, from[i]);
+    }
+    TEST_OK(t, ts_scope_close(s));
+    ts_mesh_release(mesh);
 }
 
 /* The list as a whole, or nothing of it. */

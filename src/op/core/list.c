@@ -50,7 +50,7 @@ ts_status tsi_list_writable(const char *name, ts_list list)
     return TS_OK;
 }
 
-ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like)
+ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like, bool implicit)
 {
     if (x->layout == like->layout && x->mesh == like->mesh) return x;
     if (tsi_tensor_ready(x) != TS_OK) return NULL;
@@ -61,7 +61,7 @@ ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like)
     tsi_array *array = tsi_move_begin(&from, like->mesh, like->layout, &options, &move);
     ts_tensor *y =
         array ? tsi_tensor_make(like->mesh, like->layout, (ts_dtype)x->dtype, array, move) : NULL;
-    tsi_tensor_moved(x, y, true);
+    tsi_tensor_moved(x, y, implicit);
     return y;
 }
 
@@ -125,7 +125,8 @@ static ts_status plan_all(const form *f, ts_rank *rank, bool *moves)
     return TS_OK;
 }
 
-/* The inputs of one call as its plan wants them. */
+/* The inputs of one call as its plan wants them. The call is given what was moved, so the moves
+ * speak for themselves: a tape has them between the inputs and the call. */
 static ts_status move_item(const form *f, ts_rank *rank, int64_t item, ts_tensor **used)
 {
     ts_tensor *in[LISTS_MAX];
@@ -136,9 +137,9 @@ static ts_status move_item(const form *f, ts_rank *rank, int64_t item, ts_tensor
     for (int32_t k = 0; k < f->count; k++) {
         used[k] = in[k];
         ts_tensor like = { .mesh = plan->mesh, .layout = plan->via[k] };
-        if (used[k] && plan->via[k]) used[k] = tsi_list_moved(f->name, used[k], &like);
+        if (used[k] && plan->via[k]) used[k] = tsi_list_moved(f->name, used[k], &like, false);
         like.layout = plan->wanted[k];
-        if (used[k] && plan->wanted[k]) used[k] = tsi_list_moved(f->name, used[k], &like);
+        if (used[k] && plan->wanted[k]) used[k] = tsi_list_moved(f->name, used[k], &like, false);
         if (!used[k]) break;
     }
     plan_done(plan);

@@ -22,8 +22,8 @@ ts_status tsi_list_check(const char *name, const ts_list *lists, int32_t count, 
 ts_status tsi_list_writable(const char *name, ts_list list);
 
 /* `x` in the layout of `like`: itself, or a new tensor of the innermost scope. The caller has asked
- * the policy. NULL: recorded. */
-ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like);
+ * the policy; `implicit` as in tsi_moved. NULL: recorded. */
+ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like, bool implicit);
 /* May x be moved to the layout of `like` implicitly? Equal shapes, the policy of the scope. */
 ts_status tsi_list_movable(const char *name, int64_t item, ts_tensor *x, ts_tensor *like);
 

@@ -59,7 +59,7 @@ static ts_status bring(const char *name, ts_list from, ts_list to, ts_tensor *co
             memcpy(*made, from.item, (size_t)from.count * sizeof **made);
             *out = *made;
         }
-        (*made)[i] = tsi_list_moved(name, from.item[i], to.item[i]);
+        (*made)[i] = tsi_list_moved(name, from.item[i], to.item[i], true);
         if (!(*made)[i]) return ts_rank_status(from.item[i]->rank);
     }
     return ready_all((ts_list){ *out, from.count });
