@@ -53,6 +53,14 @@ static ts_placement pending(double p)
     return place;
 }
 
+/* A cut over several dims makes them one in a block, and those behind it move up: a kernel, which
+ * counts dims of the tensor, finds what is reduced if it is all from the cut on, or none of it. */
+static bool block_has_dims(const ts_placement *cut, uint32_t mask, int32_t ndim)
+{
+    uint32_t from = (1u << ndim) - (1u << cut->dim), reduced = mask & from;
+    return cut->dim == cut->dim_last || reduced == 0 || reduced == from;
+}
+
 /* The placement of the result for that of the input; false: the input must be replicated. */
 static bool carry(const tsi_op_call *call, const ts_placement *in, ts_placement *out)
 {
@@ -65,6 +73,7 @@ static bool carry(const tsi_op_call *call, const ts_placement *in, ts_placement 
     uint32_t cut = 0;
     for (int32_t d = in->dim; d <= in->dim_last; d++)
         cut |= 1u << d;
+    if (!block_has_dims(in, mask, call->in[0].shape.ndim)) return false;
     if ((cut & mask) == cut) {
         *out = pending(a->p);
         /* Norms are combined by their powers, in their own dtype: half precision overflows early.
@@ -86,7 +95,7 @@ static ts_status vector_norm_propagate(const tsi_op_call *call, const ts_layout 
     const ts_sharding *sharding = in->sharding;
     ts_placement place[TS_NDIM_MAX], result[TS_NDIM_MAX];
     const ts_placement whole = { .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
-    bool gather = false; /* a cut of kept and reduced dims together: no cut stays */
+    bool gather = false; /* a cut over dims that cannot stay: no cut does */
     for (int32_t k = 0; k < sharding->ndim; k++) {
         place[k] = sharding->place[k];
         if (carry(call, &place[k], &result[k])) continue;
