@@ -239,30 +239,24 @@ static ts_status turn_operand(const weighing *w, const ts_layout *before, ts_dty
     return status;
 }
 
-/* Operands go to heads, results back as the operands they are gradients or rows of came. */
+/* Operands go to heads, results back: rows as the rule gives them, gradients as the operands they
+ * are of came. */
 static ts_status by_heads(const weighing *w, uint32_t axes, tsi_algorithm_candidate *out)
 {
     const tsi_algorithm_request *request = w->request;
     const tsi_op_call *call = request->call;
     int64_t repeats = tsi_context_repeats(call, request->in[0], axes);
-    /* Where a result lies, by the operand that lies so: out like q, lse like the saved one. */
-    static const int32_t like[] = { 0, 1, 2 };
     *out = (tsi_algorithm_candidate){ .algorithm = TSI_CONTEXT_HEADS, .balance = 1 };
     out->steps = w->backward ? 9 : 5;
     for (int32_t i = 0; i < call->input_count + call->output_count; i++) {
         int32_t o = i - call->input_count;
         bool lse = w->backward ? i == 4 : o == 1;
-        int32_t of = o < 0 ? i : w->backward ? like[o] : 0;
+        int32_t of = o < 0 ? i : w->backward ? o : 0;
         const ts_meta *m = o < 0 ? &call->in[i] : &call->out[o];
-        const ts_layout *made = NULL, *layout = request->in[of];
-        if (!w->backward && o >= 0) /* results have q's cuts and their own width */
-            layout = made = tsi_layout_intern(layout->sharding, &m->shape);
+        const ts_layout *layout = !w->backward && o >= 0 ? request->out[o] : request->in[of];
         turning t = { .balance = 1 };
-        ts_status status = layout ? turn_operand(w, layout, (ts_dtype)m->dtype, axes,
-                                                 of == 1 || of == 2 ? repeats : 1, &t)
-                                  : TS_ERR_MEMORY;
-        ts_layout_release(made);
-        TSI_TRY(status);
+        TSI_TRY(turn_operand(w, layout, (ts_dtype)m->dtype, axes, of == 1 || of == 2 ? repeats : 1,
+                             &t));
         out->bytes += t.bytes;
         out->memory += t.most;
         if (!lse && t.balance > out->balance) out->balance = t.balance;
