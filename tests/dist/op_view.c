@@ -150,6 +150,24 @@ TS_TEST_RANKS(parts_are_views, 1, 3)
     family_same(t, x, ts_tril(matrix(mesh, NULL), 0), "tril_");
 }
 
+/* An index of a cut dim is a pending sum of copies, also where one rank has the whole dim: what is
+ * written into it is not seen in what it was taken from. */
+TS_TEST_RANKS(an_index_of_a_cut_dim_is_a_copy, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tensor *row = ts_full(3.0, mesh, TS_DTYPE_F64, TS_SHAPE(1, 4), "S(0)");
+    ts_tensor *line[] = { ts_select(row, 0, 0), ts_diagonal(row, 0, 0, 1) };
+    ts_tensor *more = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(6), "S(0)");
+    for (int i = 0; i < 2; i++) {
+        ts_tensor *at = ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(6), "S(0)");
+        ts_tensor *sum = ts_index_add_(line[i], 0, at, more);
+        family_plan(t, sum, "P(sum)", "terms");
+        family_same(t, ts_narrow(sum, 0, (ts_interval){ 0, 1 }),
+                    ts_full(9.0, mesh, TS_DTYPE_F64, TS_SHAPE(1), NULL), "the sum");
+        family_same(t, row, ts_full(3.0, mesh, TS_DTYPE_F64, TS_SHAPE(1, 4), NULL), "its source");
+    }
+}
+
 /* Rows and columns of several intervals, evenly spaced or not. */
 TS_TEST_RANKS(triangles_of_scattered_rows, 1, 2, 3)
 {

@@ -143,8 +143,19 @@ TSI_COLD ts_status tsi_op_user_failed(const tsi_op_plan *plan, ts_rank *rank, ts
     return status;
 }
 
+/* Does a cut become terms (an index of a cut dim)? They are no part of the input, on no rank: one
+ * that holds the whole dim alone would see terms that are written into it in the input. */
+static bool makes_terms(const tsi_op_plan *plan, const ts_layout *in)
+{
+    uint32_t made = plan->out[0]->axes_partial & ~in->axes_partial;
+    for (int32_t k = 0; made >> k; k++)
+        if (made >> k & 1 && plan->mesh->desc->size[k] > 1) return true;
+    return false;
+}
+
 tsi_array *tsi_op_view_of(const tsi_op_plan *plan, ts_tensor *const *used)
 {
+    if (makes_terms(plan, used[0]->layout)) return NULL;
     tsi_op_call call = { plan->op, plan->attributes,  plan->in_meta,
                          NULL,     plan->input_count, plan->output_count };
     ts_meta out_meta = plan->out_meta[0];
