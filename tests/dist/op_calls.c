@@ -216,6 +216,30 @@ TS_TEST_RANKS(calls_receive_what_they_state, 4)
         check_bytes(t, &counted[i]);
 }
 
+/* ---- several dtypes -------------------------------------------------------------------------- */
+
+/* What is pending stands beside numbers that it has no meaning for: a sum beside truths. */
+TS_TEST_RANKS(pending_sums_beside_truths, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope s = ts_scope_open(t->me, "beside");
+    const int64_t rows[] = { 0 };
+    ts_tensor *sum =
+        ts_sum(ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 4), "S(0)"), rows, 1, 0); /* P(sum) */
+    ts_tensor *yes = ts_ones(mesh, TS_DTYPE_BOOL, TS_SHAPE(4), "R");
+    ts_tensor *some = ts_gt_scalar(ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(4), "R", NULL), 1);
+    ts_tensor *out[] = { ts_where(some, sum, yes), ts_add(sum, yes), ts_sub(yes, sum) };
+    const float want[3][4] = { { 1, 1, 6, 6 }, { 7, 7, 7, 7 }, { -5, -5, -5, -5 } };
+    for (int i = 0; i < 3; i++) {
+        ts_array view = TS_INIT(ts_array);
+        TEST_OK(t, test_view(ts_tensor_full(out[i]), &view));
+        for (int k = 0; view.data && k < 4; k++)
+            TEST_CHECK(t, ((const float *)view.data)[k] == want[i][k]);
+    }
+    TEST_OK(t, ts_scope_close(s));
+    ts_mesh_release(mesh);
+}
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 /* repair 5: layer_norm over all dims, everything cut but the gradient of its result. */

@@ -106,6 +106,35 @@ static void partials_of_whole(const tsi_op_call *call, tsi_rules *rules)
     }
 }
 
+static const ts_meta *operand_of(const tsi_op_call *call, int32_t k)
+{
+    return k < call->input_count ? &call->in[k] : &call->out[k - call->input_count];
+}
+
+/* What is pending on one operand may have no meaning for another's dtype: a sum beside truths. Such
+ * rules are taken back. What has no meaning for any is met by no call. */
+static void partials_of_others(const tsi_op_call *call, tsi_rules *rules)
+{
+    int32_t width = rules->input_count + rules->output_count;
+    uint32_t kinds = 0;
+    for (int32_t k = 0; k < width; k++)
+        if (operand_of(call, k)->dtype != TS_DTYPE_NONE)
+            kinds |= 1u << tsi_dtype_category((ts_dtype)operand_of(call, k)->dtype);
+    if ((kinds & (kinds - 1)) == 0) return; /* mostly all are of one kind */
+    for (int32_t r = 0; r < rules->count; r++) {
+        tsi_role *role = rules->role + (size_t)r * (size_t)width;
+        bool some = false, all = true;
+        for (int32_t k = 0; k < width; k++) {
+            if (!tsi_role_is_p(role[k])) continue;
+            ts_dtype dtype = (ts_dtype)operand_of(call, k)->dtype;
+            bool allowed = tsi_reduce_allowed(tsi_role_reduce(role[k]), dtype, NULL);
+            some = some || allowed;
+            all = all && allowed;
+        }
+        if (some && !all) take_back(role, width);
+    }
+}
+
 void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_op_desc *op = call->op;
@@ -129,6 +158,7 @@ void tsi_op_rules(const tsi_op_call *call, tsi_rules *rules)
     sums_of_truths(call, rules);
     extremes_of_truths(call, traits.flow, rules);
     partials_of_whole(call, rules);
+    partials_of_others(call, rules);
     products_of_half(call, traits.flow, rules);
     tsi_rules_finish(rules);
 }
