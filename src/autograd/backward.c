@@ -86,9 +86,22 @@ static ts_tensor *sum_of(const tsi_backward *r, const tsi_node *node, int32_t in
 
 /* ---- one node -------------------------------------------------------------------------------- */
 
+/* Has an output got a gradient that the operator can do nothing with? */
+static ts_status check_aside(const tsi_node *node)
+{
+    for (int32_t o = 0; node->op && o < node->output_count; o++)
+        if (node->out_grad[o] && node->op->aside >> o & 1)
+            return TSI_FAIL(TS_ERR_STATE,
+                            "backward of %s: its output %d has no gradient, and one is asked for; "
+                            "detach it if it is to count as a constant",
+                            node->op->name, o);
+    return TS_OK;
+}
+
 /* Has it a gradient, of values that are still those it saved? */
 static ts_status check_node(const tsi_node *node)
 {
+    TSI_TRY(check_aside(node));
     if (node->op && !node->op->grad)
         return TSI_FAIL(TS_ERR_STATE,
                         "backward of %s: it has no gradient, and one is asked for; detach its "

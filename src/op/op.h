@@ -281,6 +281,9 @@ struct tsi_op_desc {
     uint32_t flags;
     uint32_t dtypes; /* bit d: dtype d of input 0 is accepted; 0: all */
     uint64_t saves;
+    /* Bit o: output o is made for the gradient of others (statistics of a norm) and has none of its
+     * own: one that arrives there is refused. */
+    uint32_t aside;
     /* Per output, 1 + the input whose order of dims in memory it has, if both have the same local
      * extents; 0: row-major. So views of what it is made from stay views of what it makes. */
     uint8_t lies_like[TSI_OUTPUT_MAX];

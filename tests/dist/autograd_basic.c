@@ -3,6 +3,7 @@
  * differences. */
 #include <math.h>
 
+#include "base/compiler.h"
 #include "harness/test.h"
 #include "tessera/autograd.h"
 #include "tessera/op.h"
@@ -135,6 +136,50 @@ TS_TEST_RANKS(what_has_no_gradient_says_so, 1, 2)
     TEST_OK(t, ts_backward(ts_sum(some, NULL, 0, 0), NULL));
     some = ts_floor_divide(ts_detach(x), ts_add_scalar(ts_detach(x), 2.0));
     TEST_OK(t, ts_backward(ts_sum(ts_mul(some, x), NULL, 0, 0), NULL));
+}
+
+/* What an operator gives beside, for its own gradient, has none: alone, and with its result. */
+typedef struct beside {
+    const char *op, *attributes;
+    int32_t inputs, output, result;
+} beside;
+
+static void refuse_beside(test *t, ts_mesh *mesh, const beside *b, bool with_result)
+{
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &options);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(4, 3), "S(0)"));
+    ts_tensor *w = ts_watch(ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(3), NULL));
+    ts_tensor *in[] = { x, w, w }, *out[3] = { NULL };
+    if (strcmp(b->op, "add_rms_norm") == 0) in[1] = x;
+    if (strcmp(b->op, "cross_entropy") == 0)
+        in[1] = ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(4), "S(0)");
+    const ts_op *op = ts_op_find(t->me, b->op);
+    TEST_OK(t, ts_op_call_json(op, in, b->inputs, b->attributes, out));
+    ts_tensor *loss = ts_sum(out[b->output], NULL, 0, 0);
+    if (with_result) loss = ts_add(loss, ts_sum(out[b->result], NULL, 0, 0));
+    TEST_STATUS(t, ts_backward(loss, NULL), TS_ERR_STATE);
+    const ts_error *error = ts_rank_error(t->me);
+    TEST_SAYS(t, error ? error->text : "", "has no gradient, and one is asked for; detach it");
+    TEST_SAYS(t, error ? error->text : "", b->op);
+    (void)ts_scope_close(scope);
+}
+
+TS_TEST_RANKS(what_is_given_beside_has_no_gradient, 1, 2)
+{
+    static const beside row[] = {
+        { "rms_norm", "{}", 2, 1, 0 },     { "layer_norm", "{}", 3, 1, 0 },
+        { "layer_norm", "{}", 1, 2, 0 },   { "group_norm", "{\"num_groups\": 1}", 1, 1, 0 },
+        { "add_rms_norm", "{}", 3, 2, 1 }, { "cross_entropy", "{}", 2, 1, 0 },
+    };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (size_t i = 0; i < TSI_COUNT_OF(row); i++) {
+        refuse_beside(t, mesh, &row[i], false);
+        refuse_beside(t, mesh, &row[i], true);
+    }
+    ts_mesh_release(mesh);
 }
 
 /* A backward that is refused leaves its tape as it was: another root, and the same one, can follow.

@@ -229,6 +229,7 @@ const tsi_op_desc tsi_op_add_rms_norm = {
     TSI_OPERANDS(3, 3, 3),
     .flags = TSI_OP_CHEAP,
     .saves = 1 << WEIGHT | (uint64_t)5 << TSI_SAVE_OUT,
+    .aside = 4,
     TSI_ATTRIBUTES(add_table, tsi_add_norm),
     .infer = add_infer,
     .rules = add_rules,

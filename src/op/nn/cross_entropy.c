@@ -522,6 +522,7 @@ const tsi_op_desc tsi_op_cross_entropy = {
     TSI_OPERANDS(2, 3, 2),
     .dtypes = TSI_DTYPES_REAL,
     .saves = 7 | (uint64_t)2 << TSI_SAVE_OUT,
+    .aside = 2,
     TSI_ATTRIBUTES(ce_table, tsi_cross_entropy_attributes),
     .infer = ce_infer,
     .rules = ce_rules,

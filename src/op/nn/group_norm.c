@@ -264,7 +264,6 @@ static const tsi_algorithm group_phases[] = { { "two-phase", group_two_phase, gr
 static ts_status group_grad(const tsi_grad_io *io)
 {
     const tsi_group_norm_attributes *a = io->attributes;
-    if (!io->out_grad[0]) return TS_OK;
     const ts_shape *shape = &io->in_meta[0].shape;
     grouped g = grouped_of(shape, a->num_groups);
     ts_dtype wide = ts_tensor_dtype(io->out[2]);
@@ -309,6 +308,7 @@ const tsi_op_desc tsi_op_group_norm = {
     .dtypes = TSI_DTYPES_REAL,
     TSI_OPERANDS(1, 3, 3),
     .saves = 3 | (uint64_t)6 << TSI_SAVE_OUT,
+    .aside = 6,
     TSI_ATTRIBUTES(group_table, tsi_group_norm_attributes),
     .infer = group_infer,
     .rules = group_rules,

@@ -321,10 +321,8 @@ static ts_tensor *times(ts_tensor *made, ts_tensor *dy, int32_t dtype)
 static ts_status lce_grad(const tsi_grad_io *io)
 {
     const lce_attributes *a = io->attributes;
-    if (!a->gradients || io->out_grad[DX] || io->out_grad[DWEIGHT])
-        return TSI_FAIL(TS_ERR_STATE, "linear_cross_entropy: %s",
-                        a->gradients ? "its gradients have no gradient"
-                                     : "it was called without gradients");
+    if (!a->gradients)
+        return TSI_FAIL(TS_ERR_STATE, "linear_cross_entropy: it was called without gradients");
     ts_tensor *dy = io->out_grad[LOSS];
     const ts_meta *w = &io->in_meta[WEIGHT];
     int32_t as = tsi_grad_is_wide(io, WEIGHT) ? (int32_t)wide_of(w->dtype) : w->dtype;
@@ -363,6 +361,7 @@ const tsi_op_desc tsi_op_linear_cross_entropy = {
     .flags = TSI_OP_COMPOSED,
     .dtypes = TSI_DTYPES_REAL,
     .saves = (uint64_t)(1 << DX | 1 << DWEIGHT) << TSI_SAVE_OUT,
+    .aside = 1 << DX | 1 << DWEIGHT,
     TSI_ATTRIBUTES(lce_table, lce_attributes),
     .infer = lce_infer,
     .rules = lce_rules,

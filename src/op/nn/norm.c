@@ -342,6 +342,7 @@ const tsi_op_desc tsi_op_rms_norm = {
     .dtypes = TSI_DTYPES_REAL,
     TSI_OPERANDS(1, 2, 2),
     .saves = 3 | (uint64_t)2 << TSI_SAVE_OUT,
+    .aside = 2,
     NORM,
     .sample = sample_rms,
 };
@@ -352,6 +353,7 @@ const tsi_op_desc tsi_op_layer_norm = {
     .dtypes = TSI_DTYPES_REAL,
     TSI_OPERANDS(1, 3, 3),
     .saves = 3 | (uint64_t)6 << TSI_SAVE_OUT,
+    .aside = 6,
     NORM,
     .sample = sample_layer,
 };
