@@ -19,8 +19,10 @@ static ts_status moved_grad(const tsi_grad_io *io, void *extra)
         bool same_mesh = given->mesh == source->sharding->mesh;
         /* A gradient that is pending on the axis itself is left so: reducing it comes later. */
         bool stays = same_mesh && tsi_placement_partial(&given->place[k]);
-        if (tsi_placement_partial(&place[k]) && !stays)
-            place[k] = (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+        if (tsi_placement_partial(&place[k]))
+            place[k] = stays
+                           ? given->place[k]
+                           : (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
     }
     const ts_sharding *to = tsi_sharding_intern(source->sharding->mesh, place);
     if (!to) return ts_rank_status(io->rank);

@@ -138,6 +138,26 @@ TS_TEST_RANKS(what_has_no_gradient_says_so, 1, 2)
     TEST_OK(t, ts_backward(ts_sum(ts_mul(some, x), NULL, 0, 0), NULL));
 }
 
+/* An extreme, an average or a product that was pending and is moved gets a gradient that is a
+ * pending sum. */
+TS_TEST_RANKS(what_was_pending_takes_a_pending_gradient, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope s = ts_scope_open(t->me, "pending");
+    const int64_t rows[] = { 0 };
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_watch(ts_arange(mesh, TS_DTYPE_F64, TS_SHAPE(4, 3), "S(0)", NULL));
+    ts_tensor *most = ts_redistribute(ts_amax(x, rows, 1, 0), "R");
+    ts_tensor *y = ts_mul(most, ts_full(2.0, mesh, TS_DTYPE_F64, TS_SHAPE(5, 3), "S(0)"));
+    TEST_OK(t, ts_backward(ts_sum(y, NULL, 0, 0), NULL));
+    ts_array view = TS_INIT(ts_array);
+    TEST_OK(t, test_view(ts_tensor_full(ts_tensor_grad(x)), &view));
+    for (int64_t i = 0; view.data && i < 12; i++)
+        TEST_CHECK(t, ((const double *)view.data)[i] == (i < 9 ? 0.0 : 10.0));
+    TEST_OK(t, ts_scope_close(s));
+    ts_mesh_release(mesh);
+}
+
 /* What an operator gives beside, for its own gradient, has none: alone, and with its result. */
 typedef struct beside {
     const char *op, *attributes;
