@@ -10,6 +10,19 @@
 #include "op/nn/attention_context.h"
 #include "tensor/scope.h"
 
+static bool cuts_heads(const ts_placement *place)
+{
+    return tsi_placement_cuts(place) && place->dim == 1;
+}
+
+/* How repeated groups lie on an axis where they were whole or cut: as heads do. Sizes of a ragged
+ * cut are those of groups; on an axis of one rank there may be one without a cut of heads. */
+static ts_placement as_heads(const ts_placement *q)
+{
+    return cuts_heads(q) ? *q
+                         : (ts_placement){ .kind = TS_PLACE_REPLICATE, .factor = 1, .align = 1 };
+}
+
 const ts_layout *tsi_context_repeated(const ts_layout *layout, const ts_layout *q, int64_t repeats)
 {
     const ts_sharding *have = layout->sharding;
@@ -17,9 +30,9 @@ const ts_layout *tsi_context_repeated(const ts_layout *layout, const ts_layout *
     ts_shape shape = layout->shape;
     shape.extent[1] *= repeats;
     for (int32_t k = 0; k < have->ndim; k++) {
-        const ts_placement *other = &q->sharding->place[k];
-        bool heads = tsi_placement_cuts(other) && other->dim == 1;
-        place[k] = heads && have->place[k].kind == TS_PLACE_REPLICATE ? *other : have->place[k];
+        const ts_placement *own = &have->place[k];
+        bool follows = cuts_heads(own) || own->kind == TS_PLACE_REPLICATE;
+        place[k] = follows ? as_heads(&q->sharding->place[k]) : *own;
     }
     const ts_sharding *to = tsi_sharding_intern(have->mesh, place);
     const ts_layout *made = to ? tsi_layout_intern(to, &shape) : NULL;
@@ -66,21 +79,26 @@ static ts_tensor *repeated(ts_tensor *x, const ts_layout *q, int64_t repeats)
     return moved;
 }
 
-/* The sharding without sums: where they are pending at home, what is cut stays so until the sum
- * over copies makes terms of it. */
-static const ts_sharding *without_sums(const ts_tensor *x, const ts_sharding *home)
+/* The sharding of repeated groups without sums: where they are pending at home, what is cut stays
+ * so until the sum over copies makes terms of it. */
+static const ts_sharding *without_sums(const ts_tensor *x, const ts_sharding *home,
+                                       const ts_sharding *q)
 {
     ts_placement place[TS_NDIM_MAX];
-    for (int32_t k = 0; k < home->ndim; k++)
-        place[k] = home->place[k].kind == TS_PLACE_PARTIAL ? x->layout->sharding->place[k]
-                                                           : home->place[k];
+    for (int32_t k = 0; k < home->ndim; k++) {
+        const ts_placement *own = &home->place[k];
+        bool pending = own->kind == TS_PLACE_PARTIAL;
+        place[k] = pending ? x->layout->sharding->place[k] : *own;
+        if (cuts_heads(own)) place[k] = as_heads(&q->place[k]);
+    }
     return tsi_sharding_intern(home->mesh, place);
 }
 
 /* Gradients of repeated groups are those of the group: summed by those who hold its keys. */
-static ts_tensor *folded(ts_tensor *x, const ts_sharding *home, int64_t repeats)
+static ts_tensor *folded(ts_tensor *x, const ts_sharding *home, const ts_sharding *q,
+                         int64_t repeats)
 {
-    const ts_sharding *to = x ? without_sums(x, home) : NULL;
+    const ts_sharding *to = x ? without_sums(x, home, q) : NULL;
     x = to ? (ts_redistribute_to)(x, to) : NULL;
     ts_sharding_release(to);
     if (!x || repeats == 1) return x;
@@ -106,7 +124,7 @@ static ts_status run(const tsi_algorithm_io *io, uint32_t axes, int32_t then)
     tsi_op_args args = { io->op, in, io->input_count, 0, &a };
     (void)tsi_op_run(&args, out);
     for (int32_t o = 1; io->input_count > 3 && o < 3; o++)
-        out[o] = folded(out[o], io->out_layout[o]->sharding, repeats);
+        out[o] = folded(out[o], io->out_layout[o]->sharding, io->in[0]->layout->sharding, repeats);
     return tsi_algorithm_end(io, scope, out);
 }
 

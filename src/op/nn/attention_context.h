@@ -45,7 +45,7 @@ int64_t tsi_context_bytes(const tsi_op_call *call, int64_t n);
 ts_status tsi_context_mask(const tsi_op_call *call, ts_world *world, const ts_mask **out);
 
 /* Layouts on the way to heads, retained: with each group of keys repeated, and cut as the heads of
- * q where they were whole; with the cut of these axes on the heads, as the last cut of them. NULL:
+ * q; with the cut of these axes on the heads, as the last cut of them. NULL:
  * recorded. */
 const ts_layout *tsi_context_repeated(const ts_layout *layout, const ts_layout *q, int64_t repeats);
 const ts_layout *tsi_context_turned(const ts_layout *layout, uint32_t axes);

@@ -171,16 +171,18 @@ static tsi_algorithm_candidate travelling(const weighing *w, int32_t algorithm)
 /* ---- by heads -------------------------------------------------------------------------------- */
 
 /* Where heads do not divide among the ranks, the last get fewer or none, and every head needs keys
- * of its own. */
+ * of its own; so it does where sizes were given. */
 int64_t tsi_context_repeats(const tsi_op_call *call, const ts_layout *q, uint32_t axes)
 {
     int64_t heads = call->in[0].shape.extent[1], groups = call->in[1].shape.extent[1], ranks = 1;
     const ts_sharding *s = q->sharding;
+    bool ragged = false;
     for (int32_t k = 0; k < s->ndim; k++) {
         bool cuts = tsi_placement_cuts(&s->place[k]) && s->place[k].dim == 1;
+        ragged = ragged || (cuts && s->place[k].kind == TS_PLACE_RAGGED);
         if (axes >> k & 1 || cuts) ranks *= s->mesh->size[k];
     }
-    if (heads % ranks) return heads / groups;
+    if (heads % ranks || ragged) return heads / groups;
     if (groups % ranks == 0) return 1;
     return ranks % groups ? heads / groups : ranks / groups;
 }
