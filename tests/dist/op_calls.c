@@ -198,6 +198,19 @@ static const kept_call counted[] = {
       "{}",
       "bf16",
       { "16x32 S(1)", "16x32 S(1)", "32 S(0)", "16x1 R" } },
+    /* values that another axis cuts travel as they are cut */
+    { 4,
+      "2, 2",
+      "attention",
+      "{\"algorithm\": \"gather\"}",
+      "f32",
+      { "1x2x4x2 S(2), R", "1x2x4x2 S(2), R", "1x2x4x4 S(2), S(3)" } },
+    { 4,
+      "2, 2",
+      "attention",
+      "{\"algorithm\": \"heads\"}",
+      "f32",
+      { "1x2x4x2 S(2), R", "1x2x4x2 S(2), R", "1x2x4x4 S(2), S(3)" } },
     /* lines of no elements have totals, too */
     { 4, "2, 2", "cumsum", "{\"dim\": 0}", "f32", { "0x4 S(0), R" } },
 };

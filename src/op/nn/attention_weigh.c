@@ -193,12 +193,12 @@ typedef struct turning { /* of one operand, all ranks together */
     double balance;      /* that over the mean */
 } turning;
 
-/* What a rank has of both layouts: only heads and positions change hands. */
+/* What a rank has of both layouts. */
 static ts_status turn_rank(const ts_layout *before, const ts_layout *after, const int64_t *coord,
                            tsi_arena *arena, int64_t *have, int64_t *missing)
 {
     int64_t common = 1, count = 1;
-    for (int32_t d = 0; d < 3; d++) {
+    for (int32_t d = 0; d < before->shape.ndim; d++) {
         tsi_span_list a, b;
         if (!tsi_layout_region_dim(before, coord, d, arena, &a) ||
             !tsi_layout_region_dim(after, coord, d, arena, &b))
@@ -206,9 +206,8 @@ static ts_status turn_rank(const ts_layout *before, const ts_layout *after, cons
         common *= tsi_span_list_intersect_count(&a, &b);
         count *= b.total;
     }
-    int64_t last = before->shape.ndim > 3 ? before->shape.extent[3] : 1;
-    *have = count * last;
-    *missing = (count - common) * last;
+    *have = count;
+    *missing = count - common;
     return TS_OK;
 }
 
@@ -350,12 +349,13 @@ static ts_status take_best(const tsi_algorithm_request *request, tsi_algorithm_c
                     op, name);
 }
 
+/* Of keys and values at one position, as wide as they are here: another axis may cut values. */
 static int64_t row_bytes(const tsi_algorithm_request *request, const int64_t *coord)
 {
-    const tsi_op_call *call = request->call;
-    return local_rows(request->in[1], coord) *
-           (call->in[1].shape.extent[3] + call->in[2].shape.extent[3]) *
-           (int64_t)ts_dtype_size((ts_dtype)call->in[1].dtype);
+    ts_shape keys = ts_layout_local(request->in[1], coord);
+    ts_shape values = ts_layout_local(request->in[2], coord);
+    return local_rows(request->in[1], coord) * (keys.extent[3] + values.extent[3]) *
+           (int64_t)ts_dtype_size((ts_dtype)request->call->in[1].dtype);
 }
 
 /* Is it the first member of its group? */
