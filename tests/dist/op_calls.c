@@ -273,6 +273,31 @@ TS_TEST_RANKS(pending_sums_beside_truths, 1, 2, 3)
     ts_mesh_release(mesh);
 }
 
+/* A pending extreme has infinite terms where a whole became one: they stay what they are, or the
+ * extreme is made first. */
+TS_TEST_RANKS(extremes_with_infinite_terms, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int most = 0; most < 2; most++) {
+        ts_scope s = ts_scope_open(t->me, "extremes");
+        ts_tensor *x = ts_full(-3.0, mesh, TS_DTYPE_F64, TS_SHAPE(4), "R");
+        x = ts_redistribute(x, most ? "P(max)" : "P(min)");
+        ts_tensor *y = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(4), "R");
+        ts_tensor *out[] = { ts_lerp(x, y, 0.25), ts_lerp(y, x, 0.25), ts_mul_scalar(x, 0),
+                             ts_leaky_relu(x, 0) };
+        const double want[] = { -2, 0, 0, 0 };
+        for (int i = 0; i < 4; i++) {
+            ts_array view = TS_INIT(ts_array);
+            TEST_OK(t, test_view(ts_tensor_full(out[i]), &view));
+            for (int k = 0; view.data && k < 4; k++)
+                TEST_SAY(t, ((const double *)view.data)[k] == want[i], "%d of %d: %g", i, most,
+                         ((const double *)view.data)[k]);
+        }
+        TEST_OK(t, ts_scope_close(s));
+    }
+    ts_mesh_release(mesh);
+}
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 /* repair 5: layer_norm over all dims, everything cut but the gradient of its result. */

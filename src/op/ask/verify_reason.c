@@ -45,6 +45,7 @@ static const reason reasons[] = {
     { "isnan", "the numbers tried are finite; others would show it false" },
     { "isneginf", "the numbers tried are finite; others would show it false" },
     { "isposinf", "the numbers tried are finite; others would show it false" },
+    { "lerp", "the numbers tried are finite; others would show it false" },
     { "nan_to_num", "the numbers tried are finite; others would show it false" },
     { "eq_scalar", "the numbers tried seldom meet the one compared with; others would show it" },
     { "ne_scalar", "the numbers tried seldom meet the one compared with; others would show it" },

@@ -104,7 +104,7 @@ static void factor_trait(const tsi_op_call *call, tsi_traits *traits)
     double complex both = tsi_first_both(call->attributes);
     double value = creal(both);
     *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL };
-    traits->mono[0] = value >= 0 ? TSI_MONO_UP : TSI_MONO_DOWN;
+    if (value != 0) traits->mono[0] = value > 0 ? TSI_MONO_UP : TSI_MONO_DOWN; /* 0 inf is NaN */
     bool divides_by_zero = both == 0.0 && call->op == &tsi_op_div_scalar;
     if (isnan(value) || isnan(cimag(both)) || divides_by_zero) *traits = (tsi_traits){ 0 };
 }
@@ -201,7 +201,7 @@ TSI_REAL(leaky_relu, x[0] > 0 ? x[0] : x[0] * ((const slope_attributes *)a)->neg
 static void leaky_trait(const tsi_op_call *call, tsi_traits *traits)
 {
     *traits = (tsi_traits){ 0 };
-    if (((const slope_attributes *)call->attributes)->negative_slope >= 0)
+    if (((const slope_attributes *)call->attributes)->negative_slope > 0) /* 0 inf is NaN */
         traits->mono[0] = TSI_MONO_UP;
 }
 
@@ -243,14 +243,6 @@ static double complex both_lerp(const double complex *x, const void *a)
 {
     double complex w = tsi_first_both(a), way = x[1] - x[0];
     return cabs(w) < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
-}
-
-static void lerp_trait(const tsi_op_call *call, tsi_traits *traits)
-{
-    double w = value_of(call->attributes);
-    *traits = (tsi_traits){ .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R };
-    traits->mono[0] = w <= 1.0 ? TSI_MONO_UP : TSI_MONO_DOWN;
-    traits->mono[1] = w >= 0.0 ? TSI_MONO_UP : TSI_MONO_DOWN;
 }
 
 static ts_status lerp_grad(const tsi_grad_io *io)
@@ -420,7 +412,8 @@ const tsi_op_desc tsi_op_lerp = {
     .sample = sample_lerp,
     .family = (&(const tsi_pointwise_family){
         { real_lerp, NULL, both_lerp }, TSI_RESULT_REAL, value_dtype }),
-    .trait = lerp_trait,
+    /* It keeps the order, but of an infinite term, as extremes have them, it makes NaN. */
+    .traits = { .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R },
     .grad = lerp_grad,
 };
 
