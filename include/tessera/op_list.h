@@ -55,8 +55,10 @@ TS_API ts_status ts_foreach_sqrt(ts_list x, ts_tensor **out);
 TS_API ts_status ts_foreach_neg(ts_list x, ts_tensor **out);
 TS_API ts_status ts_foreach_abs(ts_list x, ts_tensor **out);
 TS_API ts_status ts_foreach_reciprocal(ts_list x, ts_tensor **out);
-TS_API ts_status ts_foreach_zero(ts_list x);                /* in place */
-TS_API ts_status ts_foreach_copy(ts_list to, ts_list from); /* in place, in the dtypes of `to` */
+/* In place, and not recorded on a tape: what has a history on one that records is refused, and what
+ * is copied is a value without its history. Copies have the dtypes of `to`. */
+TS_API ts_status ts_foreach_zero(ts_list x);
+TS_API ts_status ts_foreach_copy(ts_list to, ts_list from);
 /* The p-norm of each item, a tensor without dims; out is not NULL. */
 TS_API ts_status ts_foreach_norm(ts_list x, double p, ts_tensor **out);
 /* The 2-norm of all elements of all items, each counted once, the same on every rank. */

@@ -11,12 +11,14 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "op/core/element.h"
+#include "op/core/list.h"
 #include "tensor/scope.h"
 
 /* ---- the state of a rank --------------------------------------------------------------------- */
 
 static void scope_closed(ts_rank *rank, uint64_t mark);
 static void record(void *context, void *what);
+static void hear_list(void *context, void *what);
 
 static void hear_drop(void *context, void *what)
 {
@@ -58,9 +60,10 @@ static void *state_create(ts_rank *rank)
         return NULL;
     }
     state->rank = rank;
-    state->hears =
-        (tsi_observer){ .context = state,
-                        .hear = { [TSI_NEWS_CALL] = record, [TSI_NEWS_MOVE] = tsi_tape_moved } };
+    state->hears = (tsi_observer){ .context = state,
+                                   .hear = { [TSI_NEWS_CALL] = record,
+                                             [TSI_NEWS_MOVE] = tsi_tape_moved,
+                                             [TSI_NEWS_LIST] = hear_list } };
     if (tsi_observers_add(&rank->observers, &always) == TS_OK) return state;
     tsi_free(state);
     return NULL;
@@ -438,6 +441,24 @@ static void record(void *context, void *what)
         (void)tsi_thin_record(tape, number, call);
     else
         save(tape, number, call);
+}
+
+/* Items of a list were written by no operator: their histories would be those of what they were.
+ * Updates of parameters are meant so. */
+static void hear_list(void *context, void *what)
+{
+    const tsi_listed *listed = what;
+    const tsi_autograd_state *state = context;
+    const ts_tape *tape = tsi_tape_recording(state->rank);
+    if (!tape || strncmp(listed->name, "fused_", 6) == 0) return;
+    for (int64_t i = 0; i < listed->lists[0].count; i++) {
+        if (!towards_of(tape, listed->lists[0].item[i])) continue;
+        (void)TSI_FAIL(TS_ERR_STATE,
+                       "%s: item %lld has a history on a tape that records, which does not know "
+                       "what is written; do it under no_grad, or to a tensor without history",
+                       listed->name, (long long)i);
+        return;
+    }
 }
 
 /* ---- the life of a tape ---------------------------------------------------------------------- */

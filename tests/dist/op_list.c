@@ -224,6 +224,29 @@ TS_TEST_RANKS(what_is_moved_has_a_gradient, 1, 2, 3)
     ts_mesh_release(mesh);
 }
 
+/* Zeros and copies are on no tape: they took the history of what was there before. */
+TS_TEST_RANKS(what_has_a_history_is_not_filled, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int way = 0; way < 6; way++) { /* zeros, copies; of results, of leaves, under no_grad */
+        ts_scope_options options = TS_INIT(ts_scope_options);
+        options.catches = 1;
+        ts_scope s = ts_scope_open_with(t->me, &options);
+        ts_tape_begin(t->me);
+        ts_tensor *w = ts_watch(ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(5), "S(0)"));
+        ts_tensor *x = way % 3 == 1 ? w : ts_mul_scalar(w, 3), *y = ts_detach(w);
+        options.no_grad = way % 3 == 2;
+        ts_scope inner = ts_scope_open_with(t->me, &options);
+        ts_status status = way < 3 ? ts_foreach_zero((ts_list){ &x, 1 })
+                                   : ts_foreach_copy((ts_list){ &x, 1 }, (ts_list){ &y, 1 });
+        TEST_EQ(t, status, way % 3 == 2 ? TS_OK : TS_ERR_STATE);
+        TEST_EQ(t, ts_scope_close(inner), status);
+        TEST_OK(t, ts_foreach_copy((ts_list){ &y, 1 }, (ts_list){ &x, 1 })); /* to a constant */
+        TEST_OK(t, ts_scope_close(s));
+    }
+    ts_mesh_release(mesh);
+}
+
 /* The list as a whole, or nothing of it. */
 TS_TEST_RANKS(what_is_refused_writes_nothing, 2, 3)
 {

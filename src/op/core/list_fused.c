@@ -37,8 +37,9 @@ ts_status ts_foreach_zero(ts_list x)
     const unsigned char zero[16] = { 0 };
     for (int64_t i = 0; i < x.count; i++)
         TSI_TRY(tsi_array_fill(x.item[i]->array, zero));
-    if (rank) tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", NULL, &x, 1, 1 });
-    return TS_OK;
+    if (!rank) return TS_OK;
+    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", NULL, &x, 1, 1 });
+    return ts_rank_status(rank);
 }
 
 /* The items of `from` that lie otherwise than those of `to`, moved; *out is `from` itself if none
@@ -88,6 +89,7 @@ ts_status ts_foreach_copy(ts_list to, ts_list from)
         tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_copy", NULL, lists, 2, 1 });
     tsi_free(made);
     ts_status closed = ts_scope_close(scope);
+    if (status == TS_OK) status = ts_rank_status(rank);
     return status != TS_OK ? status : closed;
 }
 
