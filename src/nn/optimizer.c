@@ -12,12 +12,14 @@
 #include "base/hash.h"
 #include "base/keep.h"
 #include "nn/control.h"
+#include "nn/places.h"
 
 typedef struct slot {
     ts_tensor *param; /* retained */
     char *name;
     tsi_array *first, *second; /* moments; SGD: first alone */
     int32_t group, reserved;
+    tsi_places places; /* where moments are rounded by chance, which is by global index */
 } slot;
 
 typedef struct group {  /* parameters that are updated alike, in one call */
@@ -30,7 +32,8 @@ typedef struct group {  /* parameters that are updated alike, in one call */
 struct ts_optimizer {
     ts_rank *rank;
     slot *slot;
-    tsi_list_item *item; /* one for each slot: what a step updates */
+    tsi_list_item *item; /* what a step updates: blocks of slots, or pieces of them */
+    int64_t item_capacity;
     int64_t count, capacity, steps;
     tsi_control *control;  /* of steps that decide on the device; NULL before the first */
     ts_step_options given; /* to the last of them */
@@ -148,6 +151,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
         tsi_tensor_release(o->slot[i].param);
         tsi_array_release(o->slot[i].first);
         tsi_array_release(o->slot[i].second);
+        tsi_places_release(&o->slot[i].places);
         tsi_free(o->slot[i].name);
     }
     tsi_control_destroy(o->control);
@@ -207,11 +211,28 @@ static tsi_list_part part_of(const tsi_array *array)
     return (tsi_list_part){ tsi_array_data(array), (ts_dtype)array->dtype, 0 };
 }
 
+/* Are elements told apart by where they lie? */
+static bool by_place(const ts_optimizer *o)
+{
+    return o->moments == TS_DTYPE_BF16;
+}
+
+/* Room for all that a step can update. */
 static ts_status items_ready(ts_optimizer *o)
 {
-    if (o->item || o->count == 0) return TS_OK;
-    o->item = tsi_calloc((size_t)o->count, sizeof *o->item);
-    return o->item ? TS_OK : tsi_fail_memory("a step", (size_t)o->count * sizeof *o->item);
+    int64_t wanted = 0;
+    for (int64_t i = 0; i < o->count; i++) {
+        slot *s = &o->slot[i];
+        if (by_place(o)) TSI_TRY(tsi_places_of(&s->places, s->param));
+        wanted += by_place(o) ? s->places.count : 1;
+    }
+    if (wanted <= o->item_capacity) return TS_OK;
+    tsi_list_item *item = tsi_calloc((size_t)wanted, sizeof *item);
+    if (!item) return tsi_fail_memory("a step", (size_t)wanted * sizeof *item);
+    tsi_free(o->item);
+    o->item = item;
+    o->item_capacity = wanted;
+    return TS_OK;
 }
 
 /* The parameter is written, and with it the mirror that is as new as it. */
@@ -226,45 +247,19 @@ static tsi_list_part written(ts_tensor *param)
     return part_of(mirror);
 }
 
-/* The first index that the block holds of each dim, where it is one run of each. */
-static bool first_of(const ts_tensor *t, int64_t *first)
+/* A piece of the item of a whole block. */
+static tsi_list_item item_of(const tsi_list_item *whole, const tsi_piece *piece)
 {
-    int32_t ndim = t->layout->shape.ndim;
-    tsi_arena arena = { 0 };
-    tsi_region region;
-    bool runs =
-        tsi_layout_region(t->layout, t->mesh->coord, &arena, &region) && region.ndim == ndim;
-    for (int32_t d = 0; runs && d < ndim; d++) {
-        runs = region.dim[d].span_count == 1;
-        if (runs) first[d] = tsi_spans(&region.dim[d])[0].begin;
-    }
-    tsi_arena_release(&arena);
-    return runs;
-}
-
-/* Which global indices a block holds, where what is cut leaves runs at even distances: one dim is
- * cut, and beside it others of which nothing but a run is outside. Else they are counted from the
- * block's own beginning. */
-static void place(const slot *s, tsi_list_item *item)
-{
-    const ts_shape *whole = &s->param->layout->shape;
-    const int64_t *part = s->param->array->extent;
-    int64_t first[TS_NDIM_MAX] = { 0 }, base = 0, inner = 0, outer = 0;
-    int64_t outside = 1, inside = s->param->layout->count; /* elements of the dims around d */
-    item->salt = tsi_hash_text(0, s->name);
-    if (item->count == 0 || !first_of(s->param, first)) return;
-    for (int32_t d = 0; d < whole->ndim; outside *= part[d++]) {
-        inside /= whole->extent[d];
-        if (part[d] == whole->extent[d]) continue;
-        if (inner > 0) return;
-        base += first[d] * inside;
-        if (outside == 1) continue;
-        inner = part[d] * inside;
-        outer = whole->extent[d] * inside;
-    }
-    item->base = base;
-    item->inner = inner;
-    item->outer = outer;
+    tsi_list_item item = *whole;
+    item.count = piece->count;
+    item.base = piece->base;
+    item.inner = piece->inner;
+    item.outer = piece->outer;
+    for (int k = 0; k < TSI_UPDATE_CONTROL; k++)
+        if (item.part[k].data)
+            item.part[k].data = (char *)item.part[k].data +
+                                (size_t)piece->first * ts_dtype_size(item.part[k].dtype);
+    return item;
 }
 
 /* Blocks of the parameters of a group that have a gradient, in order, from item[0] on. */
@@ -276,12 +271,14 @@ static int64_t gather_items(ts_optimizer *o, int64_t of, tsi_list_part control, 
         ts_tensor *grad = s->group == of ? ts_tensor_grad(s->param) : NULL;
         if (!grad) continue;
         tsi_block block = tsi_array_block(s->param->array);
-        item[count] = (tsi_list_item){ .count = tsi_block_count(&block),
-                                       .part = { part_of(s->param->array), part_of(grad->array),
-                                                 part_of(s->first), part_of(s->second),
-                                                 written(s->param), control } };
-        if (o->moments == TS_DTYPE_BF16) place(s, &item[count]);
-        count++;
+        tsi_list_item whole = { .count = tsi_block_count(&block),
+                                .part = { part_of(s->param->array), part_of(grad->array),
+                                          part_of(s->first), part_of(s->second), written(s->param),
+                                          control } };
+        if (!by_place(o)) item[count++] = whole;
+        if (by_place(o)) whole.salt = tsi_hash_text(0, s->name);
+        for (int64_t k = 0; by_place(o) && k < s->places.count; k++)
+            item[count++] = item_of(&whole, &s->places.piece[k]);
     }
     return count;
 }
@@ -322,7 +319,8 @@ static ts_status agree_step(ts_optimizer *o)
     ts_group *all = ts_mesh_group(cut->mesh, NULL);
     if (!all) return ts_rank_status(o->rank);
     for (int64_t g = 0; g < o->group_count; g++)
-        TSI_TRY(tsi_list_reserve(list_of(o), o->rank, o->count, &o->group[g].reserved_list));
+        TSI_TRY(
+            tsi_list_reserve(list_of(o), o->rank, o->item_capacity, &o->group[g].reserved_list));
     return tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps);
 }
 
@@ -590,6 +588,7 @@ ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, const ts_layou
     for (int64_t i = 0; o && i < o->count; i++) {
         slot *s = &o->slot[i];
         if (s->param != param) continue;
+        s->places.layout = NULL;
         *moments = (s->first != NULL) + (s->second != NULL);
         if (s->first) *dtype = (ts_dtype)s->first->dtype;
         TSI_TRY(follow_one(param, from, &s->first));

@@ -242,7 +242,12 @@ TS_TEST_RANKS(nn_moments_have_the_same_bits_on_any_mesh, 1, 2, 3, 4)
                                           "b:S(2)",
                                           "a:S(0) b:S(1)",
                                           "a:S(0) b:S(2)",
-                                          "a:S(0)[0] b:S(0)[1]" };
+                                          "a:S(0)[0] b:S(0)[1]",
+                                          "a:S(1) b:S(2)", /* rows at two distances */
+                                          "a:SS(1,2)",     /* several runs of a dim */
+                                          "a:SS(1,3) b:S(0)",
+                                          "b:HT(0)",
+                                          "a:HT(2) b:S(1)" };
     ts_mesh *mesh = ts_mesh_create(t->me, t->count == 4 ? "a=2, b=2" : "a=*, b=1");
     ts_scope scope = ts_scope_open(t->me, NULL);
     ts_tensor *want = rounded_by_chance(t, mesh, NULL);
