@@ -213,6 +213,16 @@ TS_TEST_RANKS(context_of_little, 3, 4)
         }
 }
 
+/* An axis of one rank may cut anything, also the dim that a log-sum-exp has not. */
+TS_TEST_RANKS(context_beside_an_axis_of_one, 2, 3)
+{
+    const char *mesh = t->count == 2 ? "one=1, cp=2" : "one=1, cp=3";
+    for (int32_t a = TS_ATTENTION_AUTO; a <= TS_ATTENTION_HEADS; a++) {
+        setting s = { "causal", NULL, a, TS_DTYPE_F64, { 1, 4, 2, 9, 9, 4, 5 } };
+        compare(t, &s, mesh, "one:S(3) cp:S(2)");
+    }
+}
+
 /* ---- the gradient of the log-sum-exp --------------------------------------------------------- */
 
 /* d lse / dq is scale sum over k of P k: what attention gives of values that are the keys. The
