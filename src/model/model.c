@@ -153,7 +153,10 @@ static ts_model *model_new(ts_mesh *mesh, const ts_model_config *config)
         m->config.head_dim = m->config.hidden / m->config.heads;
     if (m->config.positions == 0) m->config.positions = 2048;
     if (m->config.expert_width == 0) m->config.expert_width = m->config.intermediate;
-    if (m->config.family == TS_MODEL_MIXTRAL) m->config.route_sum = 1;
+    if (m->config.family == TS_MODEL_MIXTRAL) { /* its files have one size and no choice */
+        m->config.intermediate = m->config.expert_width;
+        m->config.route_sum = 1;
+    }
     if (m->config.rope_original == 0.0) m->config.rope_original = (double)m->config.positions;
     return m;
 }

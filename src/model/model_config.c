@@ -280,6 +280,55 @@ static ts_status check_experts(const char *what, const ts_model_config *c)
                     (long long)c->groups_per_token, (long long)c->experts_per_token);
 }
 
+static bool any_dense_layer(const ts_model_config *c)
+{
+    uint64_t any = 0;
+    for (int32_t i = 0; i < TS_WINDOW_WORDS; i++)
+        any |= c->dense_layers[i];
+    return any != 0;
+}
+
+/* What a family's files have no words for would be computed, and lost when the model is saved. */
+static ts_status check_family(const char *what, const ts_model_config *c)
+{
+    enum {
+        GPT2 = 1 << TS_MODEL_GPT2,
+        LLAMA = 1 << TS_MODEL_LLAMA,
+        QWEN = 1 << TS_MODEL_QWEN3 | 1 << TS_MODEL_QWEN3_MOE,
+        MIXTRAL = 1 << TS_MODEL_MIXTRAL,
+        QWEN_MOE = 1 << TS_MODEL_QWEN3_MOE,
+        DEEPSEEK = 1 << TS_MODEL_DEEPSEEK_V3
+    };
+    const struct {
+        const char *name;
+        bool asked;
+        uint32_t families; /* that have it */
+    } parts[] = {
+        { "experts", c->experts > 0, MIXTRAL | QWEN_MOE | DEEPSEEK },
+        { "shared experts", c->shared_experts > 0, DEEPSEEK },
+        { "groups of experts", c->expert_groups > 1, DEEPSEEK },
+        { "first layers without experts", c->dense_first > 0, DEEPSEEK },
+        { "layers without experts", c->expert_step > 1 || any_dense_layer(c), QWEN_MOE },
+        { "factor on the weights of experts", c->route_scale != 0 && c->route_scale != 1,
+          DEEPSEEK },
+        { "parts of heads that are not rotated", c->plain_dim > 0 || c->value_dim > 0, DEEPSEEK },
+        { "fewer key heads", c->kv_heads != c->heads, (uint32_t)~GPT2 },
+        { "heads of a size of their own", c->heads * c->head_dim != c->hidden, (uint32_t)~GPT2 },
+        { "biases of attention to ask for", c->attention_bias, LLAMA | QWEN | DEEPSEEK },
+        { "biases of feed-forward blocks to ask for", c->mlp_bias, LLAMA },
+        { "scores that are scaled otherwise", c->attention_unscaled || c->attention_by_layer,
+          GPT2 },
+        { "sliding window", c->window > 0, QWEN | MIXTRAL },
+    };
+    if (c->family < 0 || c->family > TS_MODEL_DEEPSEEK_V3)
+        return TSI_FAIL(TS_ERR_ARG, "%s: there is no family %d", what, c->family);
+    for (size_t i = 0; i < TSI_COUNT_OF(parts); i++)
+        if (parts[i].asked && !(parts[i].families >> c->family & 1))
+            return TSI_FAIL(TS_ERR_ARG, "%s: the family %s has no %s", what,
+                            tsi_family_names[c->family], parts[i].name);
+    return TS_OK;
+}
+
 /* Latent attention is DeepSeek's alone, and whole. */
 static ts_status check_latent(const char *what, const ts_model_config *c)
 {
@@ -310,6 +359,7 @@ ts_status tsi_model_config_check(const char *what, const ts_model_config *c)
         return TSI_FAIL(TS_ERR_ARG, "%s: a head size of %lld cannot be rotated in pairs", what,
                         (long long)c->head_dim);
     TSI_TRY(check_latent(what, c));
+    TSI_TRY(check_family(what, c));
     bool experts = c->family == TS_MODEL_MIXTRAL || c->experts > 0;
     return experts ? check_experts(what, c) : TS_OK;
 }

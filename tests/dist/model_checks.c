@@ -13,7 +13,7 @@
 static const ts_model_config configs[] = {
     { .family = TS_MODEL_LLAMA, .kv_heads = 1, .attention_bias = 1, .mlp_bias = 1 },
     { .family = TS_MODEL_LLAMA, .kv_heads = 3, .tied = 1, .rope_type = TS_ROPE_LLAMA3 },
-    { .family = TS_MODEL_LLAMA,
+    { .family = TS_MODEL_QWEN3,
       .kv_heads = 3,
       .activation = TS_ACTIVATION_GELU,
       .window = 3,

@@ -247,7 +247,7 @@ TS_TEST_RANKS(model_made_and_saved, 1, 2, 3)
         c.tied = family == TS_MODEL_GPT2;
         c.experts = family == TS_MODEL_MIXTRAL || moe ? 5 : latent ? 6 : 0;
         c.experts_per_token = c.experts ? 2 : 0;
-        c.expert_width = moe || latent ? 7 : 0;
+        c.expert_width = c.experts ? 7 : 0;
         c.dense_layers[0] = moe ? 1 : 0;
         c.dense_first = latent;
         c.shared_experts = latent ? 2 : 0;
@@ -274,4 +274,43 @@ TS_TEST_RANKS(model_made_and_saved, 1, 2, 3)
         remove_folder(t, to);
     }
     TEST_OK(t, ts_rank_status(t->me));
+}
+
+/* What the files of a family have no words for is refused: it would be lost with the first save. */
+TS_TEST_RANKS(model_of_another_family, 1, 2)
+{
+    static const ts_model_config asked[] = {
+        { .family = TS_MODEL_LLAMA, .experts = 4, .experts_per_token = 2 },
+        { .family = TS_MODEL_LLAMA, .window = 3, .window_layers = { 1 } },
+        { .family = TS_MODEL_QWEN3, .plain_dim = 2 },
+        { .family = TS_MODEL_QWEN3, .mlp_bias = 1 },
+        { .family = TS_MODEL_QWEN3, .attention_unscaled = 1 },
+        { .family = TS_MODEL_GPT2, .kv_heads = 1 },
+        { .family = TS_MODEL_GPT2, .head_dim = 6 },
+        { .family = TS_MODEL_MIXTRAL, .experts = 4, .experts_per_token = 2, .attention_bias = 1 },
+        { .family = TS_MODEL_MIXTRAL, .experts = 4, .experts_per_token = 2, .shared_experts = 1 },
+        { .family = TS_MODEL_MIXTRAL, .experts = 4, .experts_per_token = 2, .expert_step = 2 },
+        { .family = TS_MODEL_QWEN3_MOE, .experts = 4, .experts_per_token = 2, .dense_first = 1 },
+        { .family = TS_MODEL_QWEN3_MOE, .experts = 4, .experts_per_token = 2, .route_scale = 2 },
+        { .family = TS_MODEL_QWEN3_MOE,
+          .experts = 4,
+          .experts_per_token = 2,
+          .expert_groups = 2,
+          .groups_per_token = 1 },
+        { .family = TS_MODEL_DEEPSEEK_V3 + 1 },
+    };
+    ts_mesh *mesh = mesh_of(t);
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        ts_model_config c = asked[i];
+        c.struct_size = sizeof c;
+        c.vocab = 37;
+        c.hidden = 12;
+        c.intermediate = 14;
+        c.layers = 2;
+        c.heads = 3;
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+        TEST_SAY(t, ts_model_declare(mesh, &c, NULL) == NULL, "configuration %d is taken", (int)i);
+        TEST_STATUS(t, ts_scope_close(scope), TS_ERR_ARG);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, "family");
+    }
 }
