@@ -388,8 +388,8 @@ bool tsi_group_lends(const ts_group *group)
 {
     const ts_world *world = group->comm->rank->world;
     const tsi_engine *engine = tsi_comm_engine(world);
-    return engine->direct && !engine->no_data && !group->comm->no_loans && group->size > 1 &&
-           world->local_count == world->rank_count;
+    bool together = engine->no_data ? world->together : world->local_count == world->rank_count;
+    return engine->direct && !group->comm->no_loans && group->size > 1 && together;
 }
 
 void tsi_comm_lend_nothing(ts_rank *rank, bool nothing)

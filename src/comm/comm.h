@@ -77,7 +77,8 @@ ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
 void tsi_standing_destroy(tsi_standing *standing);
 
 /* ---- reading peers' memory where it lies ----------------------------------------------------- */
-/* Can the members read each other's host memory? Then all of them can. */
+/* Can the members read each other's host memory? Then all of them can. In a world without data:
+ * would they? Nothing is lent there. */
 bool tsi_group_lends(const ts_group *group);
 /* [coll] An exchange in which nothing is copied: it is complete when all members came, and then
  * lending->lent says of each receive part (which has no data, and is one send part of its peer) in

@@ -65,8 +65,9 @@ static ts_tensor *tokens_of(void *context, int64_t shift)
 {
     (void)shift;
     const no_tokens *n = context;
-    ts_meta meta = { .shape = TS_SHAPE(n->shape->rows, n->shape->context), .dtype = TS_DTYPE_I64 };
-    return ts_from_function(no_token, NULL, n->model->tokens, meta);
+    int64_t length = n->shape->context;
+    ts_meta meta = { .shape = TS_SHAPE(n->shape->rows, length), .dtype = TS_DTYPE_I64 };
+    return ts_from_function(no_token, NULL, ts_model_tokens_of(n->model, length, NULL), meta);
 }
 
 static ts_status run_staged(const described *d, ts_model *m, tsi_stages *stages)

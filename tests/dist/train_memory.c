@@ -7,6 +7,7 @@
 #include "array/pool.h"
 #include "base/compiler.h"
 #include "base/intmath.h"
+#include "comm/comm.h"
 #include "device/device.h"
 #include "dist/memory_util.h"
 #include "harness/test.h"
@@ -17,6 +18,7 @@ typedef struct memory_case {
     const char *name, *mesh, *plan;
     int32_t family, tied, compute, dtype, parts, again, window;
     int64_t rows, ranks, ep;
+    int32_t balance, attention;
 } memory_case;
 
 static const memory_case cases[] = {
@@ -100,6 +102,25 @@ static const memory_case cases[] = {
       .ranks = 8,
       .ep = 4 },
     { .name = "an axis of no role", .mesh = "x=2", .rows = 4, .ranks = 2 },
+    { .name = "a sequence cut in order",
+      .mesh = "cp=3",
+      .rows = 4,
+      .ranks = 3,
+      .balance = TS_BALANCE_NONE,
+      .attention = TS_ATTENTION_GATHER },
+    { .name = "a sequence cut by cost",
+      .mesh = "cp=3",
+      .rows = 4,
+      .ranks = 3,
+      .balance = TS_BALANCE_PTRR,
+      .attention = TS_ATTENTION_HEADS },
+    { .name = "a ring", .mesh = "cp=3", .rows = 4, .ranks = 3, .attention = TS_ATTENTION_RING },
+    { .name = "a ring in bf16",
+      .mesh = "cp=2, tp=2",
+      .compute = TS_DTYPE_BF16,
+      .rows = 4,
+      .ranks = 4,
+      .attention = TS_ATTENTION_RING },
 };
 
 static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
@@ -111,6 +132,8 @@ static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
                                  .plan = c->plan,
                                  .dtype = c->dtype,
                                  .compute = c->compute,
+                                 .attention = c->attention,
+                                 .balance = c->balance,
                                  .ep = c->ep };
     ts_model *model = ts_model_declare(mesh, &config, &options);
     for (int64_t i = 1; c->again && i + 1 < ts_model_block_count(model); i++)
@@ -125,8 +148,9 @@ static ts_status step(ts_rank *me, ts_model *model, const memory_case *c)
         ts_scope scope = ts_scope_open(me, NULL);
         ts_tape_begin(me);
         ts_meta meta = { .shape = TS_SHAPE(c->rows, 64), .dtype = TS_DTYPE_I64 };
-        ts_tensor *ids = ts_from_function(memory_token, NULL, ts_model_tokens(model), meta);
-        ts_tensor *labels = ts_from_function(memory_token, NULL, ts_model_tokens(model), meta);
+        const ts_sharding *cut = ts_model_tokens_of(model, 64, NULL);
+        ts_tensor *ids = ts_from_function(memory_token, NULL, cut, meta);
+        ts_tensor *labels = ts_from_function(memory_token, NULL, cut, meta);
         ts_tensor *mean = ts_model_loss(model, ids, labels);
         double loss;
         ts_tensor_item(mean, &loss);

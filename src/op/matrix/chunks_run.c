@@ -190,6 +190,7 @@ static tsi_block taken(const chunked *c, int64_t step, const tsi_block *like)
     tsi_block block = *like;
     if (!c->in_place) return block;
     const ts_part *part = c->lending[step].lent;
+    if (!part->data) return block; /* a world without data, or no elements */
     block.data = part->data;
     memcpy(block.stride, part->stride, sizeof block.stride);
     return block;

@@ -206,6 +206,7 @@ static void lent_of(const ring *r, int64_t from, tsi_block kv[2])
     for (int i = 0; i < 2; i++) {
         if (r->lent[from][i] < 0) continue; /* no elements */
         const ts_part *part = &r->lending.lent[r->lent[from][i]];
+        if (!part->data) continue; /* a world without data */
         memcpy(kv[i].stride, part->stride, sizeof kv[i].stride);
         int64_t size = (int64_t)ts_dtype_size((ts_dtype)kv[i].dtype);
         kv[i].data = (char *)part->data - row * part->stride[2] * size;
@@ -335,10 +336,12 @@ ts_status tsi_ring_in_place(tsi_travel *t)
     return run_ring(t, true);
 }
 
-/* Of the world: a rank that records a step has a device of its own, on which nothing is read. */
+/* Of the world: a rank that records a step has a device of its own, on which nothing is read. One
+ * without data is the host where it takes the scratch of its kernels. */
 static bool host_reads(const tsi_algorithm_io *io)
 {
-    return tsi_world_device(io->rank->world)->host_readable;
+    ts_world *world = io->rank->world;
+    return tsi_world_describes(world) ? world->scratch : tsi_world_device(world)->host_readable;
 }
 
 bool tsi_travel_in_place(const tsi_algorithm_io *io)
