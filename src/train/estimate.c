@@ -113,11 +113,26 @@ static ts_optimizer *optimizer_of(ts_model *m, const ts_train_shape *shape)
     return shape->moments == 1 ? ts_sgd_create(m->root, &sgd) : ts_adamw_create(m->root, &adamw);
 }
 
+static ts_status forget(const char *name, ts_tensor *parameter, void *context)
+{
+    (void)name, (void)context;
+    if (!ts_tensor_grad(parameter)) return TS_OK;
+    TSI_TRY(ts_grad_settle(parameter));
+    return ts_tensor_grad_clear(parameter);
+}
+
+/* Gradients go as they do with an update: a step that is reset was none, and orders of units that
+ * have no backward (frozen ones) would not be kept. */
+static ts_status end_step(ts_model *m)
+{
+    return ts_module_each(m->root, forget, NULL);
+}
+
 static ts_status run_step(ts_rank *me, const described *d, ts_model *m, tsi_stages *stages)
 {
     for (int32_t part = 0; part < d->shape.parts; part++)
         TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
-    return ts_module_reset(m->root); /* gradients go, as after an update */
+    return end_step(m);
 }
 
 /* The first notes orders and fills caches; the last is what is counted. */
@@ -223,7 +238,7 @@ static ts_status run_trained(ts_rank *me, const described *d, ts_model *m, tsi_s
 {
     for (int32_t part = 0; part < d->shape.parts; part++)
         TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
-    return optimizer ? ts_optimizer_step(optimizer) : ts_module_reset(m->root);
+    return optimizer ? ts_optimizer_step(optimizer) : end_step(m);
 }
 
 /* What the pool held at most, counted as the step counts: with what was there before it. */

@@ -15,6 +15,7 @@ typedef struct memory_case {
     int32_t family, tied, compute, reshard, again, parts;
     int64_t rows, ranks, layers, ep;
     int32_t travels, prefetch_off; /* shards are no slices, as on devices that share none */
+    const char *groups;            /* of ts_module_groups */
 } memory_case;
 
 /* Shards along the last dim are no runs of the whole: a gather makes a block. */
@@ -57,6 +58,12 @@ static const memory_case cases[] = {
       .ranks = 4,
       .layers = 2 },
     { .name = "parts", .mesh = "fsdp=2", .parts = 2, .rows = 2, .ranks = 2 },
+    { .name = "a unit without backward",
+      .mesh = "fsdp=2",
+      .rows = 4,
+      .ranks = 2,
+      .travels = 1,
+      .groups = "*embed_tokens*: frozen" },
     { .name = "experts",
       .mesh = "fsdp=4",
       .family = TS_MODEL_MIXTRAL,
@@ -93,6 +100,7 @@ static ts_model *model_of(ts_mesh *mesh, const memory_case *c)
     ts_model *model = ts_model_declare(mesh, &config, &options);
     for (int64_t i = 1; i + 1 < ts_model_block_count(model); i++)
         ts_module_checkpoint(ts_model_block(model, i), c->again);
+    if (c->groups) ts_module_groups(ts_model_module(model), c->groups);
     ts_model_fsdp(model, &units);
     return model;
 }
