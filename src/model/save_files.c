@@ -161,16 +161,15 @@ static ts_status copy_bytes(const char *from, int in, const char *to, int out)
     return status;
 }
 
-static ts_status copy_file(const char *from, const char *to, const char *name)
+static ts_status copy_file(const char *from, const char *name, void *context)
 {
+    const char *to = context;
     char source[PATH_BYTES], path[PATH_BYTES], temporary[PATH_BYTES + 8];
-    struct stat about;
     int in = -1, out = -1;
     int64_t bytes = 0;
     if (snprintf(source, sizeof source, "%s/%s", from, name) >= PATH_BYTES ||
         snprintf(path, sizeof path, "%s/%s", to, name) >= PATH_BYTES)
         return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", to);
-    if (stat(source, &about) != 0 || !S_ISREG(about.st_mode)) return TS_OK;
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
     TSI_TRY(tsi_file_open(source, &in, &bytes));
     out = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -183,23 +182,49 @@ static ts_status copy_file(const char *from, const char *to, const char *name)
     return status;
 }
 
-ts_status tsi_copy_others(const char *path, const char *to)
+/* The directory `path`, or the one that the file lies in. */
+static void folder_of(const char *path, char *out)
 {
-    struct stat a, b;
+    struct stat about;
+    snprintf(out, PATH_BYTES, "%s", path);
+    if (stat(path, &about) != 0 || S_ISDIR(about.st_mode)) return;
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = '\0';
+    else
+        snprintf(out, PATH_BYTES, ".");
+}
+
+static bool is_file(const char *folder, const char *name)
+{
+    char path[PATH_BYTES + 300];
+    struct stat about;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return stat(path, &about) == 0 && S_ISREG(about.st_mode);
+}
+
+ts_status tsi_others_each(const char *path, tsi_other_fn fn, void *context)
+{
     char from[PATH_BYTES];
-    snprintf(from, sizeof from, "%s", path);
-    char *slash = strrchr(from, '/');
-    bool file = stat(from, &a) == 0 && !S_ISDIR(a.st_mode);
-    if (file && slash) *slash = '\0';
-    if (file && !slash) snprintf(from, sizeof from, ".");
-    bool same =
-        stat(from, &a) == 0 && stat(to, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-    DIR *directory = same ? NULL : opendir(from);
-    if (!directory) return TS_OK; /* its own directory, or one that is gone since */
+    folder_of(path, from);
+    DIR *directory = opendir(from);
+    if (!directory) return TS_OK; /* it is gone since */
     ts_status status = TS_OK;
     for (struct dirent *entry = readdir(directory); entry && status == TS_OK;
          entry = readdir(directory))
-        if (!is_left_out(entry->d_name)) status = copy_file(from, to, entry->d_name);
+        if (!is_left_out(entry->d_name) && is_file(from, entry->d_name))
+            status = fn(from, entry->d_name, context);
     closedir(directory);
     return status;
+}
+
+ts_status tsi_copy_others(const char *path, const char *to)
+{
+    struct stat a, b;
+    char from[PATH_BYTES], target[PATH_BYTES];
+    folder_of(path, from);
+    bool same =
+        stat(from, &a) == 0 && stat(to, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    snprintf(target, sizeof target, "%s", to);
+    return same ? TS_OK : tsi_others_each(from, copy_file, target);
 }

@@ -34,6 +34,8 @@ char *tsi_config_with_dtype(const char *text, ts_dtype dtype, bool add);
 /* The same without a member of the outermost object. The caller frees; NULL: recorded. */
 char *tsi_config_without(const char *text, const char *key);
 /* Files of the directory (or beside the file) `from` which are neither weights nor config.json. */
+typedef ts_status (*tsi_other_fn)(const char *directory, const char *name, void *context);
+ts_status tsi_others_each(const char *from, tsi_other_fn fn, void *context);
 ts_status tsi_copy_others(const char *from, const char *to);
 
 #endif

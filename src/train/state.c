@@ -2,9 +2,9 @@
 /* state.c - weights and optimiser state of a run on disk: a run goes on from any of them, whatever
  * mesh wrote it, and bit for bit on the same one.
  *
- *   OUTPUT/state/step-N/     a checkpoint (tessera/checkpoint.h) with config.json and
- *                            tokenizer.json beside the data, and with layers of model.directory
- *                            that the model has not: so it is a model too
+ *   OUTPUT/state/step-N/     a checkpoint (tessera/checkpoint.h) with config.json, tokenizer.json
+ *                            and other files of model.directory beside the data, and with layers
+ *                            of it that the model has not: so it is a model too
  *
  * What is no tensor is a value of the checkpoint: the run, the loss and its scale, the updates, and
  * what the state is the state of (meaning.c). The order of the data and of random numbers is a
@@ -17,17 +17,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/state.h"
 #include "model/weights.h"
 #include "train/run.h"
 
-enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96 };
+enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96, FILE_MOST = 1 << 30 };
 
 static void step_path(char *out, const char *states, int64_t step)
 {
@@ -118,25 +120,41 @@ static void forget(const tsi_run *run, const char *states)
 
 /* ---- the state of a run ---------------------------------------------------------------------- */
 
-static ts_status add_tokenizer(tsi_run *run)
+static ts_status add_file(tsi_run *run, const char *name, const char *path)
 {
-    char path[TSI_CONFIG_TEXT_MAX + 32], *text = NULL;
+    char *text = NULL;
     size_t length = 0;
-    if (!tsi_run_tokenizer(run->config, path, sizeof path)) return TS_OK;
-    TSI_TRY(tsi_file_read(path, (size_t)1 << 30, &text, &length));
-    ts_status status = ts_state_add_file(run->state, "tokenizer.json", text, length);
+    TSI_TRY(tsi_file_read(path, FILE_MOST, &text, &length));
+    ts_status status = ts_state_add_file(run->state, name, text, length);
     tsi_free(text);
     return status;
 }
 
+/* They are held in memory while the run lasts, so that no save depends on where they came from. */
+static ts_status add_other(const char *directory, const char *name, void *context)
+{
+    char path[PATH_BYTES + 300];
+    struct stat about;
+    if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
+        return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
+    if (stat(path, &about) == 0 && about.st_size <= FILE_MOST) return add_file(context, name, path);
+    tsi_log(TSI_LOG_WARN, "train: %s is left out of states: more than 1 GiB, or gone", path);
+    return TS_OK;
+}
+
+/* Beside the data, as ts_model_save and the trainer leave them in OUTPUT/model. */
 static ts_status add_files(tsi_run *run)
 {
+    char path[TSI_CONFIG_TEXT_MAX + 32];
     if (ts_rank_index(run->me) != 0) return TS_OK;
     char *config = tsi_model_config_saved(run->model);
     if (!config) return ts_rank_status(run->me);
     ts_status status = ts_state_add_file(run->state, "config.json", config, strlen(config));
     tsi_free(config);
-    return status == TS_OK ? add_tokenizer(run) : status;
+    TSI_TRY(status);
+    if (run->model->origin) TSI_TRY(tsi_others_each(run->model->origin->path, add_other, run));
+    if (!tsi_run_tokenizer(run->config, path, sizeof path)) return TS_OK;
+    return add_file(run, "tokenizer.json", path);
 }
 
 static ts_status open_state(tsi_run *run)

@@ -236,6 +236,37 @@ TS_TEST(layers_beyond_are_kept_by_states)
     remove_folder(&f);
 }
 
+/* Other files of model.directory lie beside the data of states too, so that they survive every way
+ * back to published weights. */
+TS_TEST(files_beside_the_model_are_kept_by_states)
+{
+    folder f = make_folder(t);
+    char more[2 * FOLDER_PATH_MAX], from[FOLDER_PATH_MAX], to[FOLDER_PATH_MAX];
+    shell(t, &f,
+          "cp -r " TS_SOURCE_DIR
+          "/tests/golden/models/deepseek_v3 from && cd from && echo '{\"a\": 1}' > "
+          "generation_config.json && echo '{}' > tokenizer_config.json && echo free > LICENSE && "
+          ": > empty.txt && mkdir sub");
+    outcome begun = { 0 }, rest = { 0 };
+    snprintf(more, sizeof more, "[model]\ndirectory = %s/from\n[parallel]\nmesh = dp=2\n", f.path);
+    begun.stop_at = 2;
+    TEST_OK(t, train(t, &f, "a", more, 2, &begun));
+    TEST_OK(t, train(t, &f, "a", more, 2, &rest));
+    snprintf(from, sizeof from, "%s/a/state/step-6", f.path);
+    snprintf(to, sizeof to, "%s/published", f.path);
+    ts_convert_options options = TS_INIT(ts_convert_options);
+    TEST_OK(t, ts_checkpoint_convert(from, to, &options));
+    shell(t, &f,
+          "for d in a/model a/state/step-6 published; do for x in generation_config.json "
+          "tokenizer_config.json LICENSE empty.txt; do cmp from/$x $d/$x || exit 1; done; "
+          "test ! -e $d/sub || exit 1; done");
+    ts_archive *archive = NULL;
+    TEST_OK(t, ts_archive_open(from, &archive));
+    if (archive) TEST_OK(t, ts_archive_check_others(archive));
+    ts_archive_close(archive);
+    remove_folder(&f);
+}
+
 /* checkpoint.keep: the last ones, every k-th, the best. */
 TS_TEST(states_are_kept_as_asked)
 {
