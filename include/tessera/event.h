@@ -57,7 +57,7 @@ typedef enum ts_memory_kind {
     TS_MEMORY_ACTIVATION, /* what operators made */
     TS_MEMORY_TRANSIENT,  /* of kernels while they run */
     TS_MEMORY_COMM,       /* staging of communication */
-    TS_MEMORY_STAGING,
+    TS_MEMORY_STAGING,    /* the copy of a state that is saved in the background */
     TS_MEMORY_OFFLOADED,
     TS_MEMORY_KINDS
 } ts_memory_kind;

@@ -25,10 +25,13 @@ typedef enum tsi_pool_tag {
     TSI_TAG_PARAMETER,
     TSI_TAG_GRADIENT,
     TSI_TAG_OPTIMIZER,
-    TSI_TAG_COMM,    /* staging of engines and plans */
-    TSI_TAG_MIRROR,  /* parameters in the dtype of products */
-    TSI_TAG_GATHERED /* parameters that are whole for a while */
+    TSI_TAG_COMM,     /* staging of engines and plans */
+    TSI_TAG_MIRROR,   /* parameters in the dtype of products */
+    TSI_TAG_GATHERED, /* parameters that are whole for a while */
+    TSI_TAG_STAGING,  /* the copy of a state that is written in the background */
+    TSI_TAG_COUNT
 } tsi_pool_tag;
+_Static_assert((int)TSI_TAG_COUNT <= (int)TSI_POOL_TAG_MAX, "tags of memory");
 
 typedef struct tsi_pool tsi_pool;
 typedef struct tsi_pool_usage {

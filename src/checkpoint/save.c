@@ -216,10 +216,11 @@ static ts_status start_behind(tsi_save *save, ts_status (*behind)(tsi_save *save
 static ts_status make_staging(tsi_save *save)
 {
     size_t bytes = (size_t)(save->plan.bytes - save->plan.begin);
-    if (bytes <= save->staging_bytes && save->staging) return TS_OK;
+    bool described = tsi_world_describes(save->state->rank->world); /* counted, and no more */
+    if (bytes <= save->staging_bytes && (save->staging || described)) return TS_OK;
     tsi_save_drop_staging(save);
-    save->staging = tsi_alloc_aligned(bytes + 1, 64);
-    if (!save->staging) return tsi_fail_memory("the copy of a state", bytes);
+    if (!described) save->staging = tsi_alloc_aligned(bytes + 1, 64);
+    if (!save->staging && !described) return tsi_fail_memory("the copy of a state", bytes);
     save->staging_bytes = bytes;
     tsi_save_count_staging(save, 1);
     return TS_OK;
@@ -440,7 +441,8 @@ static ts_status begin(tsi_save *save, const char *directory)
         TSI_TRY(tsi_state_texts_copy(&save->files, &state->files));
     }
     TSI_TRY(tsi_save_plan(save));
-    if (tsi_world_describes(state->rank->world)) return TS_OK; /* planned, and nothing to write */
+    if (tsi_world_describes(state->rank->world)) /* planned, and nothing to write */
+        return save->options.background && save->piece_count > 0 ? make_staging(save) : TS_OK;
     save->under_way = true;
     TSI_TRY(tsi_folder_begin(save->part, &save->lock));
     if (ts_group_index(state->group) == 0) {

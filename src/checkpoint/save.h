@@ -63,7 +63,7 @@ typedef struct tsi_save {
 } tsi_save;
 
 /* The copy of a save in the background is staging in the rank's account of memory, where that is
- * the host's. */
+ * the host's; in a world without data it is counted alone. */
 void tsi_save_count_staging(tsi_save *save, int sign);
 void tsi_save_drop_staging(tsi_save *save);
 /* Removes what this rank wrote of a save that failed, and the folder if nobody else has files

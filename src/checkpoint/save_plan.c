@@ -196,17 +196,20 @@ void tsi_summing_end(tsi_summing *s)
 
 void tsi_save_count_staging(tsi_save *save, int sign)
 {
+    ts_world *world = save->state->rank->world;
     tsi_pool *pool = tsi_pool_of(save->state->rank);
-    if (!pool || !tsi_pool_device(pool)->host_readable) return;
+    if (!pool) return;
+    bool host = tsi_world_describes(world) ? world->scratch : tsi_pool_device(pool)->host_readable;
+    if (!host) return;
     if (sign > 0)
-        tsi_pool_count_taken(pool, save->staging_bytes, TSI_TAG_COMM);
+        tsi_pool_count_taken(pool, save->staging_bytes, TSI_TAG_STAGING);
     else
-        tsi_pool_count_live(pool, -(int64_t)save->staging_bytes, TSI_TAG_COMM);
+        tsi_pool_count_live(pool, -(int64_t)save->staging_bytes, TSI_TAG_STAGING);
 }
 
 void tsi_save_drop_staging(tsi_save *save)
 {
-    if (save->staging) tsi_save_count_staging(save, -1);
+    if (save->staging_bytes > 0) tsi_save_count_staging(save, -1);
     tsi_free(save->staging);
     save->staging = NULL;
     save->staging_bytes = 0;

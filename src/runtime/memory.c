@@ -27,8 +27,12 @@ tsi_step_memory tsi_memory_of_tag(uint32_t tag)
         return TSI_STEP_MEMORY_MIRROR;
     case TSI_TAG_GATHERED:
         return TSI_STEP_MEMORY_GATHERED;
+    case TSI_TAG_STAGING:
+        return TSI_STEP_MEMORY_STAGING;
     case TSI_TAG_OTHER:
         return TSI_STEP_MEMORY_TRANSIENT;
+    case TSI_TAG_COUNT:
+        break;
     }
     return TSI_STEP_MEMORY_OTHER;
 }
@@ -55,7 +59,7 @@ ts_status ts_rank_memory(ts_rank *me, ts_memory *out)
     out->peak = used.peak;
     out->allocations = used.allocations;
     out->reserved = tsi_pool_reserved(pool);
-    for (uint32_t tag = 0; tag <= TSI_TAG_GATHERED; tag++) {
+    for (uint32_t tag = 0; tag < TSI_TAG_COUNT; tag++) {
         tsi_pool_usage one = tsi_pool_used(pool, (int32_t)tag);
         out->at_peak[tsi_memory_of_tag(tag)] += one.at_peak;
         out->most[tsi_memory_of_tag(tag)] += one.peak;

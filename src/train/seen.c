@@ -47,7 +47,8 @@ static void hear_call(void *context, void *what)
         [TSI_TAG_OTHER] = TS_MEMORY_OTHER,         [TSI_TAG_ACTIVATION] = TS_MEMORY_ACTIVATION,
         [TSI_TAG_PARAMETER] = TS_MEMORY_PARAMETER, [TSI_TAG_GRADIENT] = TS_MEMORY_GRADIENT,
         [TSI_TAG_OPTIMIZER] = TS_MEMORY_OPTIMIZER, [TSI_TAG_COMM] = TS_MEMORY_COMM,
-        [TSI_TAG_MIRROR] = TS_MEMORY_MIRROR,       [TSI_TAG_GATHERED] = TS_MEMORY_GATHERED
+        [TSI_TAG_MIRROR] = TS_MEMORY_MIRROR,       [TSI_TAG_GATHERED] = TS_MEMORY_GATHERED,
+        [TSI_TAG_STAGING] = TS_MEMORY_STAGING
     };
     tsi_curve *c = context;
     const tsi_pool *pool = tsi_pool_of(c->me);

@@ -348,3 +348,31 @@ TS_TEST_RANKS(a_save_of_failed_ranks_leaves_nothing, 1, 2)
     ts_mesh_release(mesh);
     remove_path(t, path);
 }
+
+/* The copy that a save in the background writes is staging in the rank's account, while the state
+ * lives; a save that is waited for copies nothing. */
+TS_TEST_RANKS(the_copy_of_a_save_is_staging, 1, 3)
+{
+    char path[PATH];
+    make_path(t, "staging", path);
+    ts_mesh *mesh = line(t);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_state *state = ts_state_create(mesh);
+    TEST_OK(t, ts_state_add_tensor(state, "x", numbers(mesh, TS_DTYPE_F32, "S(0)")));
+    bool host = tsi_rank_device_of(t->me)->device->host_readable;
+    for (int32_t behind = 0; behind < 2; behind++) {
+        ts_memory memory = { .struct_size = sizeof memory };
+        TEST_OK(t, ts_rank_memory_reset(t->me));
+        TEST_OK(t,
+                ts_checkpoint_save(state, path, TS_OPTIONS(ts_save_options, .background = behind)));
+        TEST_OK(t, ts_state_wait(state));
+        TEST_OK(t, ts_rank_memory(t->me, &memory));
+        int64_t staging = memory.most[TS_MEMORY_STAGING];
+        TEST_CHECK(t, behind && host ? staging >= 240 / t->count : staging == 0);
+        if (host) TEST_EQ(t, memory.most[TS_MEMORY_COMM], 0);
+    }
+    ts_state_destroy(state);
+    ts_scope_close(scope);
+    ts_mesh_release(mesh);
+    remove_path(t, path);
+}
