@@ -36,8 +36,9 @@ typedef struct ts_train_shape {
     int64_t rows, context; /* that are run at once, of all ranks together */
     int32_t moments;       /* tensors the optimiser keeps for each parameter: AdamW 2, at most */
     int32_t parts;         /* that a step is made of, run one after the other; 0: one */
-    int32_t moment_dtype, reserved; /* TS_DTYPE_BF16: of AdamW's moments; 0: f32 */
-    double z_loss;                  /* of the configuration; 0: none */
+    int32_t moment_dtype;  /* TS_DTYPE_BF16: of AdamW's moments; 0: f32 */
+    int32_t saves_behind;  /* 1: states are saved in the background, and a rank holds the copy */
+    double z_loss;         /* of the configuration; 0: none */
 } ts_train_shape;
 
 /* What a rank receives in a step, by information. */

@@ -269,12 +269,17 @@ static ts_status record_step(ts_rank *me, described *d, ts_model *m, tsi_stages 
     return status;
 }
 
-static ts_status run_all(ts_rank *me, described *d, ts_model *m, tsi_stages *stages,
+static ts_status run_all(ts_rank *me, described *d, ts_model *m, ts_mesh *mesh, tsi_stages *stages,
                          ts_optimizer *optimizer)
 {
+    ts_state *state = NULL; /* its copy stays for the next save, so that steps hold it too */
     if (d->how) return record_step(me, d, m, stages, optimizer);
-    TSI_TRY(run_steps(me, d, m, stages));
-    return account(me, d, m);
+    ts_status status = TS_OK;
+    if (d->shape.saves_behind) status = tsi_state_behind(mesh, m, optimizer, &state);
+    if (status == TS_OK) status = run_steps(me, d, m, stages);
+    if (status == TS_OK) status = account(me, d, m);
+    ts_state_destroy(state);
+    return status;
 }
 
 static ts_status work(ts_rank *me, void *argument)
@@ -291,7 +296,7 @@ static ts_status work(ts_rank *me, void *argument)
     if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin, &stages);
     if (status == TS_OK) status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
     ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, &d->shape) : NULL;
-    if (status == TS_OK) status = run_all(me, d, twin, stages, optimizer);
+    if (status == TS_OK) status = run_all(me, d, twin, mesh, stages, optimizer);
     ts_optimizer_destroy(optimizer);
     tsi_stages_close(stages);
     ts_model_destroy(twin);
@@ -367,6 +372,7 @@ ts_train_shape tsi_train_shape(const ts_train_config *c)
                              .moments = adamw ? 2 : c->optimizer.momentum != 0,
                              .parts = (int32_t)c->train.accumulate,
                              .moment_dtype = narrow ? TS_DTYPE_BF16 : 0,
+                             .saves_behind = (int32_t)c->checkpoint.async,
                              .z_loss = c->train.z_loss };
 }
 

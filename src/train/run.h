@@ -195,6 +195,9 @@ ts_status tsi_state_poll(tsi_run *run); /* [coll] looks after one in the backgro
 ts_status tsi_state_wait(tsi_run *run); /* [coll] ends it */
 ts_status tsi_state_load(tsi_run *run, int64_t *step); /* [coll] *step 0: there was none */
 ts_status tsi_state_none(tsi_run *run);                /* [coll] removes those that are there */
+/* In a world without data: *out holds what a save in the background copies, as far as memory is
+ * counted. `optimizer` may be NULL; the caller destroys *out, on failure too. [coll] */
+ts_status tsi_state_behind(ts_mesh *mesh, ts_model *model, ts_optimizer *optimizer, ts_state **out);
 /* What the run's state is the state of; NULL: recorded. The caller frees. */
 char *tsi_run_meaning(tsi_run *run);
 /* "model.heads is 2 there and 4 here; ..."; NULL in *out: nothing differs. The caller frees. */

@@ -157,13 +157,26 @@ static ts_status add_files(tsi_run *run)
     return add_file(run, "tokenizer.json", path);
 }
 
+static ts_status state_of(ts_mesh *mesh, ts_model *model, ts_optimizer *optimizer, ts_state **out)
+{
+    *out = ts_state_create(mesh);
+    if (!*out) return ts_rank_status(model->rank);
+    TSI_TRY(ts_state_add_module(*out, "", ts_model_module(model)));
+    if (optimizer) TSI_TRY(ts_state_add_optimizer(*out, "", optimizer));
+    return model->unsaved ? tsi_state_copied(*out, model->tied_name) : TS_OK;
+}
+
+ts_status tsi_state_behind(ts_mesh *mesh, ts_model *model, ts_optimizer *optimizer, ts_state **out)
+{
+    ts_save_options options = TS_INIT(ts_save_options);
+    options.background = 1;
+    TSI_TRY(state_of(mesh, model, optimizer, out));
+    return ts_checkpoint_save(*out, "state", &options);
+}
+
 static ts_status open_state(tsi_run *run)
 {
-    run->state = ts_state_create(run->mesh);
-    if (!run->state) return ts_rank_status(run->me);
-    TSI_TRY(ts_state_add_module(run->state, "", ts_model_module(run->model)));
-    TSI_TRY(ts_state_add_optimizer(run->state, "", run->optimizer));
-    if (run->model->unsaved) TSI_TRY(tsi_state_copied(run->state, run->model->tied_name));
+    TSI_TRY(state_of(run->mesh, run->model, run->optimizer, &run->state));
     TSI_TRY(tsi_model_add_beyond(run->model, run->mesh, run->state));
     return add_files(run);
 }

@@ -241,6 +241,68 @@ TS_TEST(memory_is_as_planned)
     }
 }
 
+/* A save in the background copies the state, and the copy stays for the next one: it is staging,
+ * planned to the byte, beside the peak of a step. */
+static ts_status compare_saved(ts_rank *me, void *argument)
+{
+    const outcome *o = argument;
+    ts_mesh *mesh = ts_mesh_create(me, o->c->mesh);
+    ts_model *model = model_of(mesh, o->c);
+    ts_train_shape shape = {
+        .struct_size = sizeof shape, .rows = o->c->rows, .context = 64, .moments = 2
+    };
+    ts_train_cost without, cost;
+    ts_memory held = { .struct_size = sizeof held };
+    TEST_OK(o->t, ts_train_estimate(model, &shape, &without));
+    shape.saves_behind = 1;
+    TEST_OK(o->t, ts_train_estimate(model, &shape, &cost));
+    TEST_OK(o->t, ts_model_materialize(model));
+    ts_optimizer *optimizer = ts_adamw_create(ts_model_module(model), NULL);
+    ts_state *state = ts_state_create(mesh);
+    TEST_OK(o->t, ts_state_add_module(state, "", ts_model_module(model)));
+    TEST_OK(o->t, ts_state_add_optimizer(state, "", optimizer));
+    TEST_OK(o->t, ts_checkpoint_save(state, TS_BINARY_DIR "/memory-state",
+                                     TS_OPTIONS(ts_save_options, .background = 1)));
+    for (int i = 0; i < 2; i++) {
+        TEST_OK(o->t, step(me, model, o->c));
+        TEST_OK(o->t, ts_optimizer_step(optimizer));
+    }
+    TEST_OK(o->t, ts_state_wait(state));
+    TEST_OK(o->t, ts_rank_memory(me, &held));
+    int64_t staging = cost.memory.at_peak[TS_MEMORY_STAGING];
+    bool host = tsi_rank_device_of(me)->device->host_readable;
+    TEST_CHECK(o->t, host == (staging > 0));
+    TEST_EQ(o->t, staging, cost.memory.peak - without.memory.peak);
+    TEST_EQ(o->t, held.most[TS_MEMORY_STAGING], staging);
+    TEST_EQ(o->t, held.most[TS_MEMORY_COMM], cost.memory.most[TS_MEMORY_COMM]);
+    TEST_EQ(o->t, held.peak, cost.memory.peak);
+    ts_state_destroy(state);
+    ts_optimizer_destroy(optimizer);
+    ts_model_destroy(model);
+    return ts_rank_status(me);
+}
+
+TS_TEST(a_state_behind_is_planned)
+{
+    (void)setenv("TESSERA_THREADS", "2", 1);
+    static const memory_case rows[] = {
+        { .name = "alone", .mesh = "dp=1", .rows = 4, .ranks = 1 },
+        { .name = "tied, copies", .mesh = "dp=3", .tied = 1, .rows = 3, .ranks = 3 },
+        { .name = "dp, tp", .mesh = "dp=2, tp=2", .rows = 4, .ranks = 4 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        outcome o = { t, &rows[i] };
+        ts_world_options options = { .struct_size = sizeof options,
+                                     .engine = "threads",
+                                     .rank_count = rows[i].ranks,
+                                     .seed = 1 };
+        char error[512] = "";
+        TEST_SAY(t, ts_launch_with(&options, compare_saved, &o, error, sizeof error) == TS_OK,
+                 "%s: %s", rows[i].name, error);
+    }
+    TEST_CHECK(t, system("rm -r '" TS_BINARY_DIR "/memory-state'") == 0);
+}
+
 /* ---- without ranks and without memory -------------------------------------------------------- */
 
 /* Llama 3 70B on 64 ranks: its weights are those of the formula, and planning it takes no memory.
