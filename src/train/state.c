@@ -134,6 +134,8 @@ static ts_status add_file(tsi_run *run, const char *name, const char *path)
 static ts_status add_other(const char *directory, const char *name, void *context)
 {
     char path[PATH_BYTES + 300];
+    const tsi_run *run = context;
+    if (run->tokenized && strcmp(name, "tokenizer.json") == 0) return TS_OK; /* the run's own */
     struct stat about;
     if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
         return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
