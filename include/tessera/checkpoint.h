@@ -23,7 +23,9 @@ typedef struct ts_save_options {
     int32_t dtype;   /* of real tensors in the files; 0: each its own */
     int32_t copies;  /* of what several ranks hold, in different files: a damaged block is then read
                         from another. 0: 1 */
-    int32_t writers; /* ranks of this process that write at once; 0: all */
+    int32_t writers; /* ranks of a process that write at once; 0: all. Processes do not wait for
+                        each other: under MPI, where each has one rank, all write at once. Not with
+                        background */
     int32_t background; /* 1: returns when the tensors are copied; ts_state_wait, or the next save,
                            ends it */
 } ts_save_options;

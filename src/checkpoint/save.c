@@ -481,6 +481,11 @@ ts_status ts_checkpoint_save(ts_state *state, const char *directory, const ts_sa
     if (!state->mesh->member) return TS_OK;
     tsi_save *save = save_of(state, options);
     if (!save) return TS_ERR_MEMORY;
+    if (save->options.background && save->options.writers > 0)
+        return TSI_FAIL(TS_ERR_ARG,
+                        "save: writers is %d, and who writes in the background takes no turns but "
+                        "gives way to other work; leave it 0",
+                        (int)save->options.writers);
     ts_status status = begin(save, directory);
     if (status == TS_OK && save->under_way && !save->options.background) return complete(save);
     if (status == TS_OK) return TS_OK;

@@ -219,7 +219,8 @@ static void one_pair(test *t, const char *path)
     options.step = 7;
     options.copies = 1 + (int32_t)test_random_below(t, 2);
     options.background = (int32_t)test_random_below(t, 2);
-    options.writers = (int32_t)test_random_below(t, 3);
+    int32_t writers = (int32_t)test_random_below(t, 3);
+    options.writers = options.background ? 0 : writers;
     ts_load_options loading = TS_INIT(ts_load_options);
     loading.unverified = (int32_t)test_random_below(t, 2);
     ts_scope scope = ts_scope_open(t->me, NULL);

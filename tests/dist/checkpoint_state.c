@@ -376,3 +376,26 @@ TS_TEST_RANKS(the_copy_of_a_save_is_staging, 1, 3)
     ts_mesh_release(mesh);
     remove_path(t, path);
 }
+
+/* Who writes in the background takes no turns: that is said, and not left out without a word. */
+TS_TEST_RANKS(turns_in_the_background_are_refused, 1, 2)
+{
+    char path[PATH];
+    make_path(t, "turns", path);
+    ts_mesh *mesh = line(t);
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_state *state = ts_state_create(mesh);
+    TEST_OK(t, ts_state_add_tensor(state, "x", numbers(mesh, TS_DTYPE_F32, "S(0)")));
+    ts_save_options options = TS_INIT(ts_save_options);
+    options.writers = 1;
+    TEST_OK(t, ts_checkpoint_save(state, path, &options));
+    options.background = 1;
+    TEST_STATUS(t, ts_checkpoint_save(state, path, &options), TS_ERR_ARG);
+    TEST_SAYS(t, ts_rank_error(t->me)->text,
+              "save: writers is 1, and who writes in the background");
+    (void)ts_rank_recover(t->me);
+    ts_state_destroy(state);
+    ts_scope_close(scope);
+    ts_mesh_release(mesh);
+    remove_path(t, path);
+}
