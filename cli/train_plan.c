@@ -118,7 +118,7 @@ static int print_json(const ts_train_cost *c, const ts_train_rates *rates)
     if (c->stages > 0) put_stages(c, &json);
     put_places(c, &json);
     ts_json_put_member_real(&json, "flops_per_second", rates->product_flops);
-    ts_json_put_member_real(&json, "compute_seconds", times.step - times.comm);
+    ts_json_put_member_real(&json, "compute_seconds", times.step - times.comm - times.idle);
     ts_json_put_member_real(&json, "product_seconds", times.products);
     ts_json_put_member_real(&json, "attention_seconds", times.attention);
     ts_json_put_member_real(&json, "memory_seconds", times.memory);
@@ -145,6 +145,7 @@ static void print_axis(const ts_train_cost *c, const ts_train_axis *axis)
     printf(", in %lld group%s: 0 %lld", (long long)(c->ranks / axis->size),
            c->ranks == axis->size ? "" : "s", (long long)axis->stride);
     if (axis->size > 2) printf(axis->size > 3 ? " .. %lld" : " %lld", (long long)last);
+    ts_json_put_member_real(&json, "idle_seconds", times.idle);
     printf("\n");
 }
 
@@ -213,8 +214,10 @@ static void print_time(const ts_train_cost *c, const ts_train_rates *rates)
         printf("%s%-16s %-16s %6lld times %12s\n", i == 0 ? "traffic " : "        ",
                c->traffic[i].axes, c->traffic[i].kind, (long long)c->traffic[i].count,
                cli_bytes(bytes, sizeof bytes, c->traffic[i].bytes));
-    printf("step    %.4g s: %.4g s of computing, %.4g s of communication\n", t.step,
-           t.step - t.comm, t.comm);
+    printf("step    %.4g s: %.4g s of computing, %.4g s of communication", t.step,
+           t.step - t.comm - t.idle, t.comm);
+    if (t.idle > 0) printf(", %.4g s idle in the pipeline", t.idle);
+    printf("\n");
     snprintf(rate, sizeof rate, "%.3g FLOP/s", rates->product_flops);
     print_share("products", rate, t.products, t.step);
     snprintf(rate, sizeof rate, "%.3g FLOP/s", rates->attention_flops);
@@ -250,3 +253,4 @@ int cli_train_plan(const ts_train_config *config, bool json, double flops)
         code = cli_fail("train", "%s", ts_last_error());
     return code;
 }
+    print_share("idle", "pipeline", t.idle, t.step);

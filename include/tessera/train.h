@@ -124,6 +124,7 @@ typedef struct ts_train_times {
 /* ---- training -------------------------------------------------------------------------------- */
 /* What will be done; told once, before the first step. */
 typedef struct ts_train_plan {
+    double idle; /* ranks of a pipeline wait for each other */
     size_t struct_size;
     const char *mesh, *plan, *engine, *output; /* while the run lasts */
     int64_t ranks, parameters;
@@ -261,7 +262,7 @@ TS_API TS_NODISCARD ts_status ts_train_forecast(const ts_train_config *config, t
 /* Rates of this machine for operators of such sizes, in a few milliseconds. recorded [coll] over
  * the world */
 TS_API ts_status ts_train_measure(ts_rank *me, const ts_train_cost *cost, ts_train_rates *out);
-/* [any] How long a step takes at these rates; ranks of a pipeline wait for each other. */
+/* [any] How long a step takes at these rates. */
 TS_API void ts_train_predict(const ts_train_cost *cost, const ts_train_rates *rates,
                              ts_train_times *out);
 

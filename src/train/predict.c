@@ -9,7 +9,9 @@
  *   comm        bytes and operations            at the rate of copies between ranks, or by the
  *                                               modelled machine where ranks are elsewhere
  *
- * One after the other; ranks of a pipeline wait for each other besides. Rates are measured on all
+ *   idle        the share of a pipeline's schedule, of the first three
+ *
+ * One after the other. Rates are measured on all
  * ranks at once, so that they share cores and memory as in a step. */
 #include <math.h>
 #include <string.h>
@@ -227,12 +229,13 @@ void ts_train_predict(const ts_train_cost *cost, const ts_train_rates *rates, ts
         bytes += (double)cost->traffic[i].bytes;
     }
     *out = (ts_train_times){ .struct_size = sizeof *out };
-    out->products = at_rate(cost->product_flops, rates->product_flops) / busy;
-    out->attention = at_rate(cost->attention_flops, rates->attention_flops) / busy;
-    out->memory = at_rate((double)cost->touched_bytes, rates->bytes) / busy;
+    out->products = at_rate(cost->product_flops, rates->product_flops);
+    out->attention = at_rate(cost->attention_flops, rates->attention_flops);
+    out->memory = at_rate((double)cost->touched_bytes, rates->bytes);
+    out->idle = (out->products + out->attention + out->memory) * (1 / busy - 1);
     out->update = at_rate(update_bytes(cost), rates->bytes);
     out->comm = rates->comm_bytes > 0
                     ? at_rate(bytes, rates->comm_bytes) + operations * rates->comm_latency
                     : cost->comm_seconds;
-    out->step = out->products + out->attention + out->memory + out->update + out->comm;
+    out->step = out->products + out->attention + out->memory + out->idle + out->update + out->comm;
 }

@@ -176,6 +176,7 @@ void tsi_report_prediction(tsi_text *out, const tsi_run *run)
     time_row(out, "products", t.products);
     time_row(out, "attention", t.attention);
     time_row(out, "other operators", t.memory);
+    if (t.idle > 0) time_row(out, "idle in the pipeline", t.idle);
     time_row(out, "norm and update", t.update);
     time_row(out, "communication", t.comm);
     tsi_text_add(out, "</table>\n");
