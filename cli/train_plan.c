@@ -43,6 +43,27 @@ static ts_train_rates rates_of(double said, const ts_train_cost *cost)
     return m.rates;
 }
 
+static int64_t stages_told(const ts_train_cost *c)
+{
+    return c->stages < TS_TRAIN_STAGES_MAX ? c->stages : TS_TRAIN_STAGES_MAX;
+}
+
+/* Blocks are counted from the embedding; a layer's number is one less. */
+static void put_stage_list(const ts_train_cost *c, ts_json_writer *json)
+{
+    int64_t first = 0;
+    ts_json_put_key(json, "stage");
+    ts_json_put_open(json, '[');
+    for (int64_t g = 0; g < stages_told(c); first += c->stage_blocks[g++]) {
+        ts_json_put_open(json, '{');
+        ts_json_put_member_int(json, "place", c->stage_place[g]);
+        ts_json_put_member_int(json, "first_block", first);
+        ts_json_put_member_int(json, "blocks", c->stage_blocks[g]);
+        ts_json_put_close(json, '}');
+    }
+    ts_json_put_close(json, ']');
+}
+
 static void put_stages(const ts_train_cost *c, ts_json_writer *json)
 {
     ts_json_put_key(json, "pipeline");
@@ -50,6 +71,8 @@ static void put_stages(const ts_train_cost *c, ts_json_writer *json)
     ts_json_put_member_int(json, "stages", c->stages);
     ts_json_put_member_int(json, "micro_batches", c->micro_batches);
     ts_json_put_member_real(json, "bubble", c->bubble);
+    ts_json_put_member_text(json, "schedule", c->schedule);
+    put_stage_list(c, json);
     ts_json_put_key(json, "peak");
     ts_json_put_open(json, '[');
     for (int64_t i = 0; i < c->place_count; i++)
@@ -122,6 +145,7 @@ static int print_json(const ts_train_cost *c, const ts_train_rates *rates)
     ts_json_put_member_real(&json, "product_seconds", times.products);
     ts_json_put_member_real(&json, "attention_seconds", times.attention);
     ts_json_put_member_real(&json, "memory_seconds", times.memory);
+    ts_json_put_member_real(&json, "idle_seconds", times.idle);
     ts_json_put_member_real(&json, "update_seconds", times.update);
     ts_json_put_member_real(&json, "comm_seconds", times.comm);
     ts_json_put_member_real(&json, "step_seconds", times.step);
@@ -145,7 +169,6 @@ static void print_axis(const ts_train_cost *c, const ts_train_axis *axis)
     printf(", in %lld group%s: 0 %lld", (long long)(c->ranks / axis->size),
            c->ranks == axis->size ? "" : "s", (long long)axis->stride);
     if (axis->size > 2) printf(axis->size > 3 ? " .. %lld" : " %lld", (long long)last);
-    ts_json_put_member_real(&json, "idle_seconds", times.idle);
     printf("\n");
 }
 
@@ -187,15 +210,38 @@ static void print_memory(const ts_train_cost *c)
                    cli_bytes(b, sizeof b, c->memory.most[k]));
 }
 
+/* "embedding, layers 0 to 3": blocks [first, end) of so many; -1: the last is not among them. */
+static void stage_text(int64_t first, int64_t end, int64_t blocks, char *out, size_t size)
+{
+    bool begins = first == 0, ends = end == blocks;
+    long long low = first + begins - 1, high = end - ends - 2; /* layers, as they are numbered */
+    char layers[64] = "";
+    if (low == high)
+        snprintf(layers, sizeof layers, "layer %lld", low);
+    else if (low < high)
+        snprintf(layers, sizeof layers, "layers %lld to %lld", low, high);
+    snprintf(out, size, "%s%s%s%s%s", begins ? "embedding" : "", begins && layers[0] ? ", " : "",
+             layers, ends && (begins || layers[0]) ? ", " : "", ends ? "norm and head" : "");
+}
+
 static void print_stages(const ts_train_cost *c)
 {
     char a[32];
     if (c->stages == 0) return;
-    printf("stages  %lld, %lld micro-batches, idle %.1f %%; memory along pp:", (long long)c->stages,
-           (long long)c->micro_batches, 100 * c->bubble);
+    printf("stages  %lld, %s, %lld micro-batches, idle %.1f %%; memory along pp:",
+           (long long)c->stages, c->schedule, (long long)c->micro_batches, 100 * c->bubble);
     for (int64_t i = 0; i < c->place_count; i++)
         printf("%s %s", i > 0 ? "," : "", cli_bytes(a, sizeof a, c->place_bytes[i]));
     printf("\n");
+    int64_t blocks = 0, first = 0;
+    for (int64_t g = 0; g < stages_told(c); g++)
+        blocks += c->stage_blocks[g];
+    for (int64_t g = 0; g < stages_told(c); first += c->stage_blocks[g++]) {
+        char text[96];
+        stage_text(first, first + c->stage_blocks[g], c->stages == stages_told(c) ? blocks : -1,
+                   text, sizeof text);
+        printf("        %-5lld pp %-5d %s\n", (long long)g, c->stage_place[g], text);
+    }
 }
 
 static void print_share(const char *what, const char *how, double seconds, double all)
@@ -224,6 +270,7 @@ static void print_time(const ts_train_cost *c, const ts_train_rates *rates)
     print_share("attention", rate, t.attention, t.step);
     snprintf(rate, sizeof rate, "%.3g GiB/s", rates->bytes / 0x1p30);
     print_share("other operators", rate, t.memory, t.step);
+    print_share("idle", "pipeline", t.idle, t.step);
     print_share("norm and update", rate, t.update, t.step);
     print_share("communication", "", t.comm, t.step);
     for (int32_t i = 0; rates->comm_bytes == 0 && i < c->traffic_count; i++)
@@ -253,4 +300,3 @@ int cli_train_plan(const ts_train_config *config, bool json, double flops)
         code = cli_fail("train", "%s", ts_last_error());
     return code;
 }
-    print_share("idle", "pipeline", t.idle, t.step);

@@ -42,7 +42,7 @@ typedef struct ts_train_shape {
 } ts_train_shape;
 
 /* What a rank receives in a step, by information. */
-enum { TS_TRAFFIC_MAX = 24, TS_TRAIN_PLACES_MAX = 64 };
+enum { TS_TRAFFIC_MAX = 24, TS_TRAIN_PLACES_MAX = 64, TS_TRAIN_STAGES_MAX = 256 };
 typedef struct ts_train_traffic {
     char axes[40]; /* that the group lies along: "fsdp", "replicate+fsdp" */
     char kind[24]; /* "exchange", "reduce_exchange", "all_reduce" ... */
@@ -105,6 +105,11 @@ typedef struct ts_train_cost {
     int64_t touched_bytes;
     ts_train_sizes sizes;
     ts_train_curve curve;
+    /* With an axis pp, of a forecast: its schedule as the configuration says it, and of each stage,
+     * of the first of them, how many blocks it has (embedding, layers, norm with head, in this
+     * order) and its place along pp. */
+    char schedule[96];
+    int32_t stage_blocks[TS_TRAIN_STAGES_MAX], stage_place[TS_TRAIN_STAGES_MAX];
 } ts_train_cost;
 
 /* Of one rank while all work; 0: it is not counted. */
@@ -119,12 +124,12 @@ typedef struct ts_train_rates {
 typedef struct ts_train_times {
     size_t struct_size;
     double step, products, attention, memory, update, comm;
+    double idle; /* ranks of a pipeline wait for each other */
 } ts_train_times;
 
 /* ---- training -------------------------------------------------------------------------------- */
 /* What will be done; told once, before the first step. */
 typedef struct ts_train_plan {
-    double idle; /* ranks of a pipeline wait for each other */
     size_t struct_size;
     const char *mesh, *plan, *engine, *output; /* while the run lasts */
     int64_t ranks, parameters;

@@ -294,6 +294,7 @@ static ts_status work(ts_rank *me, void *argument)
     ts_status status = mesh ? TS_OK : ts_rank_status(me);
     tsi_stages *stages = NULL;
     if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin, &stages);
+    if (stages) tsi_stages_tell(stages, d->config, &d->cost);
     if (status == TS_OK) status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
     ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, &d->shape) : NULL;
     if (status == TS_OK) status = run_all(me, d, twin, mesh, stages, optimizer);

@@ -436,6 +436,15 @@ const int64_t *tsi_stages_blocks(const tsi_stages *s)
     return s->blocks;
 }
 
+void tsi_stages_tell(const tsi_stages *s, const ts_train_config *c, ts_train_cost *out)
+{
+    snprintf(out->schedule, sizeof out->schedule, "%.95s", c->parallel.schedule);
+    for (int64_t g = 0; g < ts_schedule_stages(s->schedule) && g < TS_TRAIN_STAGES_MAX; g++) {
+        out->stage_blocks[g] = (int32_t)s->blocks[g];
+        out->stage_place[g] = (int32_t)ts_schedule_rank_of(s->schedule, g);
+    }
+}
+
 double tsi_stages_bubble(const tsi_stages *s)
 {
     ts_schedule_costs costs = { .struct_size = sizeof costs };

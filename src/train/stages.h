@@ -51,6 +51,8 @@ ts_status tsi_stages_run(tsi_stages *stages, const tsi_part *part, double *loss)
 ts_pipeline *tsi_stages_pipeline(const tsi_stages *stages);
 ts_group *tsi_stages_group(const tsi_stages *stages); /* of the axis; NULL: there are no stages */
 const int64_t *tsi_stages_blocks(const tsi_stages *stages); /* of each stage */
+/* The schedule, and the blocks and place of each stage. */
+void tsi_stages_tell(const tsi_stages *stages, const ts_train_config *config, ts_train_cost *out);
 /* Idle share of the schedule if every forward and half of a backward cost the same. */
 double tsi_stages_bubble(const tsi_stages *stages);
 
