@@ -70,11 +70,15 @@ static ts_status check_heads(const tsi_model_keys *m)
     return TS_OK;
 }
 
+static bool has_experts(const char *family)
+{
+    return strcmp(family, "mixtral") == 0 || strcmp(family, "qwen3_moe") == 0 ||
+           strcmp(family, "deepseek_v3") == 0;
+}
+
 static ts_status check_experts(const tsi_model_keys *m)
 {
-    bool has = strcmp(m->family, "mixtral") == 0 || strcmp(m->family, "qwen3_moe") == 0 ||
-               strcmp(m->family, "deepseek_v3") == 0;
-    if (!has) return TS_OK;
+    if (!has_experts(m->family)) return TS_OK;
     if (m->experts < 1)
         return TSI_FAIL(TS_ERR_ARG, "model.experts: the family %s has experts; 8, say", m->family);
     if (m->experts_per_token < 1 || m->experts_per_token > m->experts)
@@ -103,6 +107,25 @@ static ts_status check_ep(const ts_train_config *c)
                     divisors_near(ranks, c->parallel.ep, near, sizeof near));
 }
 
+/* Who has no experts has nothing to cut. */
+static ts_status check_cut_experts(const ts_train_config *c)
+{
+    bool has = has_experts(c->model.family);
+    const char *what = c->model.family, *kind = "the family ";
+    if (c->parallel.ep <= 1) return TS_OK;
+    if (c->model.directory[0]) {
+        ts_model_config read = TS_INIT(ts_model_config);
+        TSI_TRY(ts_model_config_read(c->model.directory, &read));
+        has = read.experts > 0;
+        what = c->model.directory;
+        kind = "the model of ";
+    }
+    if (has) return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "parallel.ep: is %lld, and %s%s has no experts to cut; it could be 1",
+                    (long long)c->parallel.ep, kind, what);
+}
+
 /* A stage has at least one block: the embedding, a layer, or the norm with the head. */
 static ts_status check_stages(const ts_train_config *c)
 {
@@ -129,6 +152,7 @@ ts_status tsi_train_fits(const ts_train_config *c)
 {
     TSI_TRY(check_batch(c));
     TSI_TRY(check_ep(c));
+    TSI_TRY(check_cut_experts(c));
     TSI_TRY(check_stages(c));
     if (c->model.directory[0]) return TS_OK; /* its files say */
     TSI_TRY(check_heads(&c->model));

@@ -59,6 +59,8 @@ nearest head_dim 'it could be 6 or 8' model.head_dim=7
 nearest experts 'model.experts: the family mixtral has experts' model.family=mixtral
 nearest ep 'groups of 3 do not divide the 8 ranks of the mesh "fsdp=8"; it could be 2 or 4' \
     parallel.ep=3 parallel.mesh=fsdp=8
+nearest ep_of_none 'parallel.ep: is 2, and the family llama has no experts to cut; it could be 1' \
+    parallel.ep=2 parallel.mesh=fsdp=2
 nearest context 'data.context: is 128, model.positions 64; it could be 64' model.positions=64
 says explain_key 0 'whole number from 1 to 1e+12, by default 100' "$tessera" train --explain train.steps
 says explain_value 0 'train.steps = 4' "$tessera" train "$work/a.ini" --explain train.steps
