@@ -14,6 +14,7 @@
 #include "base/rank.h"
 #include "base/ring.h"
 #include "tessera/event.h"
+#include "tessera/schedule.h"
 
 enum { DEPTH_MAX = 64, PLACES = 1024 };
 
@@ -68,6 +69,35 @@ static void close_top(sweep *s)
     add_row(s->sum->module, &s->sum->module_count, &s->modules, top->module, top->own_ns);
 }
 
+/* Behind digits and what follows them; NULL: there are none. */
+static const char *behind_number(const char *at)
+{
+    size_t digits = strspn(at, "0123456789");
+    return digits > 0 ? at + digits : NULL;
+}
+
+/* The name of a module without the action of a pipeline that it runs in, "0F3." of
+ * "0F3.layers.1": those of all micro-batches are one. */
+static const char *module_of(const char *name)
+{
+    static const struct {
+        const char *text;
+        int micro;
+    } kinds[] = {
+#define CELL_TEXT(kind, text, micro) { text, micro },
+        TS_CELL_LIST(CELL_TEXT)
+#undef CELL_TEXT
+    };
+    const char *stage = behind_number(name);
+    for (size_t i = TS_CELL_FORWARD; stage && i < TSI_COUNT_OF(kinds); i++) {
+        size_t length = strlen(kinds[i].text);
+        if (strncmp(stage, kinds[i].text, length) != 0) continue;
+        const char *end = kinds[i].micro ? behind_number(stage + length) : stage + length;
+        if (end && (*end == '\0' || *end == '.')) return *end ? end + 1 : end;
+    }
+    return name;
+}
+
 /* Time that is not the operator's own. */
 static void take_off(sweep *s, int64_t ns)
 {
@@ -101,7 +131,8 @@ static void visit(sweep *s, const tsi_event *e)
         take_off(s, ns);
     } else if (e->kind == TSI_EVENT_OP && s->depth < DEPTH_MAX) {
         take_off(s, ns);
-        s->stack[s->depth++] = (open_op){ end, ns, e->kind_name, e->name ? e->name : "" };
+        s->stack[s->depth++] =
+            (open_op){ end, ns, e->kind_name, e->name ? module_of(e->name) : "" };
     }
 }
 

@@ -108,14 +108,14 @@ check_same() { # name
 }
 check_same "it loses as one rank does"
 succeeds "the report draws its last step" grep -q 'class="gantt"' "$work/run/report.html"
+succeeds "it tells the time of modules" grep -q '<td>model.layers.0.mlp' "$work/run/report.html"
+succeeds "and not of each micro-batch" [ "$(grep -Ec '<td>[0-9]+[FBIW][0-9]' "$work/run/report.html")" = 0 ]
 says "its costs are those of a schedule" 0 "makespan" "$tessera" schedule 1F1B --cost "$work/run/stages.json"
 says "another pipeline goes on" 0 "going on after step 3" "$tessera" train "$work/a.ini" --set train.steps=4 \
     --set parallel.mesh="pp=4"
 says "the plan tells its memory" 0 '"pipeline": {"stages": 4, "micro_batches": 8, "bubble": ' "$tessera" train \
     "$work/a.ini" --plan-only --json --set parallel.mesh="pp=2, tp=2" --set parallel.schedule=zbv \
     --set parallel.micro_batches=8
-says "a run with more stages than blocks" 2 "4 blocks cannot be cut into 5 stages" "$tessera" train "$work/a.ini" \
-    --set parallel.mesh="pp=5" --set train.resume=0
 says "the plan tells the schedule and the stages" 0 \
     '"schedule": "zbv", "stage": [{"place": 0, "first_block": 0, "blocks": 1}' "$tessera" train "$work/a.ini" \
     --plan-only --json --set parallel.mesh="pp=2, tp=2" --set parallel.schedule=zbv --set parallel.micro_batches=8
@@ -123,6 +123,8 @@ says "the blocks of a stage have names" 0 'pp 1     layer 1, norm and head' "$te
     --set parallel.mesh="pp=2"
 says "waiting for each other is a row of the time" 0 'idle             pipeline ' "$tessera" train "$work/a.ini" \
     --plan-only --gflops 1 --set parallel.mesh="pp=2"
+says "a run with more stages than blocks" 2 "4 blocks cannot be cut into 5 stages" "$tessera" train "$work/a.ini" \
+    --set parallel.mesh="pp=5" --set train.resume=0
 says "a run with no micro-batches" 2 "parallel.micro_batches: expected a whole number from 1" "$tessera" train \
     "$work/a.ini" --set parallel.micro_batches=0
 text() { "$tessera" generate "$work/run/model" --prompt The --tokens 6 --temperature 0 "$@" 2>&1 | od -c; }
