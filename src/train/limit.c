@@ -202,6 +202,17 @@ static bool try_ranks(search *s)
     return false;
 }
 
+/* Inputs of a layer's first products stay cut over tp and are gathered again in backward. */
+static bool try_saved(search *s)
+{
+    const tsi_parallel_keys *p = &s->config->parallel;
+    ts_roles roles;
+    bool sequence = p->plan[0] == '\0' || strcmp(p->plan, "sp") == 0;
+    bool cut = ts_roles_parse(p->mesh, &roles) == TS_OK && roles.size[TS_ROLE_TENSOR] > 1;
+    return cut && sequence && strcmp(p->saved, "gathered") == 0 &&
+           try_out(s, "parallel.saved=sharded");
+}
+
 static void *look(void *argument)
 {
     static const char full[] = "parallel.recompute=full";
@@ -209,6 +220,7 @@ static void *look(void *argument)
     const char *word = s->config->parallel.recompute;
     char mesh[TSI_CONFIG_TEXT_MAX + 96];
     bool again = strcmp(word, "full") != 0, shards = shards_for_copies(s, mesh, sizeof mesh);
+    if (strcmp(word, "full") != 0 && try_saved(s)) return NULL;
     if (strcmp(word, "none") == 0 && try_out(s, "parallel.recompute=select")) return NULL;
     if (try_parts(s)) return NULL;
     for (int sharded = 0; sharded <= shards; sharded++) {

@@ -83,6 +83,33 @@ TS_TEST_RANKS(a_device_is_shared, 1, 2, 3, 8)
     TEST_EQ(t, bytes, place == 0 ? 5040 : 5040 / mine);
 }
 
+/* With sequence parallelism what backward needs again may stay cut, which costs least. */
+TS_TEST(saved_inputs_stay_cut)
+{
+    ts_train_config *config;
+    ts_train_cost gathered, cut;
+    char set[64];
+    TEST_OK(t, ts_train_config_create(&config));
+    TEST_OK(t, ts_train_config_parse(config, "plan",
+                                     "[model]\nhidden = 64\nlayers = 4\nheads = 4\nvocab = 300\n"
+                                     "[data]\ncontext = 64\n[train]\nbatch = 4\n[parallel]\n"
+                                     "mesh = tp=2\n"));
+    TEST_OK(t, ts_train_forecast(config, &gathered));
+    TEST_OK(t, ts_train_config_set(config, "parallel.saved=sharded"));
+    TEST_OK(t, ts_train_forecast(config, &cut));
+    TEST_CHECK(t, cut.memory.peak < gathered.memory.peak);
+    TEST_OK(t, ts_train_config_set(config, "parallel.saved=gathered"));
+    snprintf(set, sizeof set, "train.memory=%lld", (long long)cut.memory.peak);
+    TEST_OK(t, ts_train_config_set(config, set));
+    TEST_STATUS(t, ts_train_limit(config, &gathered), TS_ERR_MEMORY);
+    TEST_SAYS(t, ts_last_error(), "; with parallel.saved=sharded it needs ");
+    TEST_OK(t, ts_train_config_set(config, "parallel.plan=tp")); /* whole rows on every rank */
+    TEST_OK(t, ts_train_forecast(config, &gathered));
+    TEST_STATUS(t, ts_train_limit(config, &gathered), TS_ERR_MEMORY);
+    TEST_CHECK(t, !strstr(ts_last_error(), "parallel.saved"));
+    ts_train_config_destroy(config);
+}
+
 /* Of a plan alone more ranks are thought of, too. */
 TS_TEST(more_ranks_are_named)
 {
