@@ -27,6 +27,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/state.h"
 #include "model/weights.h"
+#include "tessera/version.h"
 #include "train/run.h"
 
 enum { PATH_BYTES = TSI_CONFIG_TEXT_MAX + 96, FILE_MOST = 1 << 30 };
@@ -133,9 +134,9 @@ static ts_status add_file(tsi_run *run, const char *name, const char *path)
 /* They are held in memory while the run lasts, so that no save depends on where they came from. */
 static ts_status add_other(const char *directory, const char *name, void *context)
 {
-    char path[PATH_BYTES + 300];
     const tsi_run *run = context;
     if (run->tokenized && strcmp(name, "tokenizer.json") == 0) return TS_OK; /* the run's own */
+    char path[PATH_BYTES + 300];
     struct stat about;
     if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
         return TSI_FAIL(TS_ERR_ARG, "%.64s...: the path is too long", path);
@@ -199,6 +200,22 @@ static ts_status set_held_out(tsi_run *run)
     snprintf(text, sizeof text, "%lld %lld", (long long)h->best_step, (long long)h->worse);
     TSI_TRY(ts_state_set(run->state, "eval.best_step", text));
     return set_real(run->state, "eval.best", h->best);
+}
+
+/* Who wrote it: tokens that the run has seen, a hash of the whole configuration, the version. */
+static ts_status set_origin(tsi_run *run, int64_t step)
+{
+    char text[32];
+    size_t length = ts_train_config_text(run->config, NULL, 0);
+    char *config = tsi_alloc(length + 1);
+    if (!config) return tsi_fail_memory("a configuration", length);
+    ts_train_config_text(run->config, config, length + 1);
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)ts_hash_block(config, length));
+    tsi_free(config);
+    TSI_TRY(ts_state_set(run->state, "config", text));
+    snprintf(text, sizeof text, "%lld", (long long)(step * run->plan.tokens_per_step));
+    TSI_TRY(ts_state_set(run->state, "tokens", text));
+    return ts_state_set(run->state, "version", ts_version());
 }
 
 static ts_status set_values(tsi_run *run, double loss)
@@ -267,6 +284,7 @@ ts_status tsi_state_save(tsi_run *run, int64_t step, double loss)
     TSI_TRY(tsi_train_path(run->config, "state", states));
     step_path(path, states, step);
     TSI_TRY(set_values(run, loss));
+    TSI_TRY(set_origin(run, step));
     ts_save_options options = TS_INIT(ts_save_options);
     options.step = step;
     options.background = (int32_t)run->config->checkpoint.async;

@@ -7,6 +7,7 @@
 
 #include "dist/train_util.h"
 #include "tessera/checkpoint.h"
+#include "tessera/version.h"
 
 static char *read_file(test *t, const folder *f, const char *name, size_t *length)
 {
@@ -264,6 +265,36 @@ TS_TEST(files_beside_the_model_are_kept_by_states)
     TEST_OK(t, ts_archive_open(from, &archive));
     if (archive) TEST_OK(t, ts_archive_check_others(archive));
     ts_archive_close(archive);
+    remove_folder(&f);
+}
+
+/* The index of a state tells how many tokens were seen, and who saw them. */
+TS_TEST(states_tell_where_they_come_from)
+{
+    folder f = make_folder(t);
+    outcome begun = { .stop_at = 2 }, rest = { 0 }, other = { 0 };
+    char config[4][32] = { "" };
+    static const char *const places[] = { "a/state/step-2", "a/state/step-6", "b/state/step-6" };
+    static const char *const tokens[] = { "96", "288", "288" };
+    TEST_OK(t, train(t, &f, "a", "[checkpoint]\nkeep = 0\n", 1, &begun));
+    TEST_OK(t, train(t, &f, "a", "[checkpoint]\nkeep = 0\n", 1, &rest));
+    TEST_OK(t, train(t, &f, "b", "[optimizer]\nrate = 2e-2\n", 1, &other));
+    for (int i = 0; i < 3; i++) {
+        char path[2 * FOLDER_PATH_MAX];
+        ts_archive *archive = NULL;
+        snprintf(path, sizeof path, "%s/%s", f.path, places[i]);
+        TEST_OK(t, ts_archive_open(path, &archive));
+        if (!archive) continue;
+        const char *seen = ts_archive_value(archive, "tokens");
+        const char *hash = ts_archive_value(archive, "config");
+        const char *version = ts_archive_value(archive, "version");
+        TEST_CHECK(t, seen && strcmp(seen, tokens[i]) == 0);
+        TEST_CHECK(t, version && strcmp(version, ts_version()) == 0);
+        TEST_CHECK(t, hash && strlen(hash) == 16);
+        snprintf(config[i], sizeof config[i], "%s", hash ? hash : "");
+        ts_archive_close(archive);
+    }
+    TEST_CHECK(t, strcmp(config[0], config[1]) == 0 && strcmp(config[1], config[2]) != 0);
     remove_folder(&f);
 }
 
