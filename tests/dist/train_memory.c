@@ -3,6 +3,7 @@
  * (repair 20): small models, where nothing hides behind the weights. */
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "array/pool.h"
 #include "base/compiler.h"
@@ -164,6 +165,7 @@ static ts_status step(ts_rank *me, ts_model *model, const memory_case *c)
 typedef struct outcome {
     test *t;
     const memory_case *c;
+    char state[512]; /* where one is saved */
 } outcome;
 
 /* Every tensor was foreseen, and what kernels use while they run. Which rows go to the experts of a
@@ -230,7 +232,7 @@ TS_TEST(memory_is_as_planned)
 {
     (void)setenv("TESSERA_THREADS", "2", 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        outcome o = { t, &cases[i] };
+        outcome o = { t, &cases[i], "" };
         ts_world_options options = { .struct_size = sizeof options,
                                      .engine = "threads",
                                      .rank_count = cases[i].ranks,
@@ -261,8 +263,8 @@ static ts_status compare_saved(ts_rank *me, void *argument)
     ts_state *state = ts_state_create(mesh);
     TEST_OK(o->t, ts_state_add_module(state, "", ts_model_module(model)));
     TEST_OK(o->t, ts_state_add_optimizer(state, "", optimizer));
-    TEST_OK(o->t, ts_checkpoint_save(state, TS_BINARY_DIR "/memory-state",
-                                     TS_OPTIONS(ts_save_options, .background = 1)));
+    TEST_OK(o->t,
+            ts_checkpoint_save(state, o->state, TS_OPTIONS(ts_save_options, .background = 1)));
     for (int i = 0; i < 2; i++) {
         TEST_OK(o->t, step(me, model, o->c));
         TEST_OK(o->t, ts_optimizer_step(optimizer));
@@ -285,13 +287,16 @@ static ts_status compare_saved(ts_rank *me, void *argument)
 TS_TEST(a_state_behind_is_planned)
 {
     (void)setenv("TESSERA_THREADS", "2", 1);
+    char path[512], command[600];
+    snprintf(path, sizeof path, TS_BINARY_DIR "/memory-%ld", (long)getpid());
     static const memory_case rows[] = {
         { .name = "alone", .mesh = "dp=1", .rows = 4, .ranks = 1 },
         { .name = "tied, copies", .mesh = "dp=3", .tied = 1, .rows = 3, .ranks = 3 },
         { .name = "dp, tp", .mesh = "dp=2, tp=2", .rows = 4, .ranks = 4 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        outcome o = { t, &rows[i] };
+        outcome o = { t, &rows[i], "" };
+        snprintf(o.state, sizeof o.state, "%s", path);
         ts_world_options options = { .struct_size = sizeof options,
                                      .engine = "threads",
                                      .rank_count = rows[i].ranks,
@@ -300,7 +305,8 @@ TS_TEST(a_state_behind_is_planned)
         TEST_SAY(t, ts_launch_with(&options, compare_saved, &o, error, sizeof error) == TS_OK,
                  "%s: %s", rows[i].name, error);
     }
-    TEST_CHECK(t, system("rm -r '" TS_BINARY_DIR "/memory-state'") == 0);
+    snprintf(command, sizeof command, "rm -r '%s'", path);
+    TEST_CHECK(t, system(command) == 0);
 }
 
 /* ---- without ranks and without memory -------------------------------------------------------- */
