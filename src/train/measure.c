@@ -9,12 +9,27 @@
 #include "base/rank.h"
 #include "train/run.h"
 
+/* As a forecast has them: work is a rank's share of what all stages do together, and ranks wait for
+ * each other. */
+static ts_status share_work(const tsi_run *run, ts_train_cost *cost)
+{
+    ts_pipeline *pipeline = tsi_stages_pipeline(run->stages);
+    double bytes = (double)cost->touched_bytes;
+    TSI_TRY(ts_pipeline_sum(pipeline, cost->product_flops, &cost->product_flops));
+    TSI_TRY(ts_pipeline_sum(pipeline, cost->attention_flops, &cost->attention_flops));
+    TSI_TRY(ts_pipeline_sum(pipeline, bytes, &bytes));
+    cost->touched_bytes = (int64_t)(bytes / (double)ts_mesh_size(run->mesh, "pp"));
+    cost->bubble = tsi_stages_bubble(run->stages);
+    return TS_OK;
+}
+
 ts_status tsi_measure_plan(tsi_run *run)
 {
     ts_train_shape shape = tsi_train_shape(run->config);
     ts_train_cost cost;
     TSI_TRY(run->stages ? tsi_run_staged_estimate(run, &cost)
                         : ts_train_estimate(run->model, &shape, &cost));
+    if (run->stages) TSI_TRY(share_work(run, &cost));
     ts_train_plan *p = &run->plan;
     p->parameters = cost.parameters;
     p->flops_per_token = cost.flops_per_token;

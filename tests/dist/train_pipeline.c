@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs through a pipeline against one rank: twenty steps in f64 on meshes with an axis pp, with
  * what else a run may be told; the same bits again; states of any pp on any other; bad input. */
+#include <time.h>
+
 #include "dist/train_util.h"
 
 enum { LONG = 20 };
@@ -244,6 +246,50 @@ TS_TEST(train_pipeline_memory)
         ts_train_config_destroy(config);
     }
     TEST_CHECK(t, planned[1] > 1.2 * planned[0]);
+    remove_folder(&f);
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+/* Counted to the next step: a run of a second is worth a prediction. */
+static int dawdle(const ts_train_step *step, void *context)
+{
+    (void)context;
+    if (step->step == 1) (void)nanosleep(&(struct timespec){ .tv_sec = 1, .tv_nsec = 1 }, NULL);
+    return 0;
+}
+
+static ts_status run_slowly(ts_rank *me, void *config)
+{
+    ts_train_options options = { .struct_size = sizeof options, .on_step = dawdle };
+    ts_train_result result;
+    return ts_train_run(me, config, &options, &result);
+}
+
+/* Ranks of a pipeline wait for each other in the prediction of a run as in that of a plan. */
+TS_TEST(train_pipeline_predicts_idle_time)
+{
+    folder f = make_folder(t);
+    char path[FOLDER_PATH_MAX], error[512] = "", *page = NULL;
+    size_t length = 0;
+    ts_train_config *config = NULL;
+    TEST_OK(t, ts_train_config_create(&config));
+    TEST_OK(t, ts_train_config_parse(config, "small", small));
+    TEST_OK(t,
+            ts_train_config_parse(config, "more", "[train]\nsteps = 2\n[parallel]\nmesh = pp=2\n"));
+    snprintf(path, sizeof path, "%s/text.txt", f.path);
+    set(t, config, "data.path", path);
+    snprintf(path, sizeof path, "%s/run", f.path);
+    set(t, config, "train.output", path);
+    ts_world_options options = {
+        .struct_size = sizeof options, .engine = "threads", .rank_count = 2, .seed = 5
+    };
+    TEST_OK(t, ts_launch_with(&options, run_slowly, config, error, sizeof error));
+    snprintf(path, sizeof path, "%s/run/report.html", f.path);
+    TEST_OK(t, tsi_file_read(path, 1 << 24, &page, &length));
+    TEST_CHECK(t, page && strstr(page, "<tr><td>idle in the pipeline</td>"));
+    tsi_free(page);
+    ts_train_config_destroy(config);
     remove_folder(&f);
 }
 
