@@ -99,6 +99,12 @@ TS_API TS_NODISCARD ts_status ts_world_counts(const ts_world *world, ts_counts *
 /* The table as lines of text; like snprintf returns the length it needs. */
 TS_API size_t ts_counts_text(const ts_counts *counts, char *out, size_t size);
 
+/* From here until the end a rank keeps events that cost too much to be kept always: each piece of
+ * work of a step that runs again, with the operator's name and place as they were recorded; and on
+ * a device with queues when kernels ran there, in tracks of their own. The end waits for the rank's
+ * queue. Pairs may lie inside each other. recorded */
+TS_API ts_status ts_rank_trace_begin(ts_rank *me);
+TS_API ts_status ts_rank_trace_end(ts_rank *me);
 /* Writes a Chrome trace (Perfetto and chrome://tracing read it): a process per rank, a track per
  * queue. Where ranks are several processes, each writes its own; all but the first append ".<rank>"
  * to path. */

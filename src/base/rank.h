@@ -42,6 +42,7 @@ typedef struct tsi_slot_state {
 
 typedef struct tsi_places tsi_places; /* place.c */
 struct tsi_kept;                      /* keep.h */
+struct tsi_moments;                   /* device/moments.h */
 
 /* What another thread asks of a rank: run on the rank's own thread at its next call (INV-16). */
 typedef struct tsi_post {
@@ -85,7 +86,9 @@ struct ts_rank {
     const char *label;  /* innermost scope's fully qualified label, or "" */
     pthread_t thread;   /* attached thread, if attached */
     _Atomic int32_t attached;
-    int32_t dry; /* a kernel takes its scratch and computes nothing (tsi_dry) */
+    int32_t dry;    /* a kernel takes its scratch and computes nothing (tsi_dry) */
+    int32_t traced; /* so many want the events that are not always kept (ts_rank_trace_begin) */
+    struct tsi_moments *moments; /* when work of its queues ran; NULL: nobody wants it, or none */
     tsi_observers observers;
     struct tsi_kept *kept;     /* of the step that is recorded or run again; NULL: none */
     _Atomic(tsi_post *) inbox; /* latest first; emptied by the rank's thread */

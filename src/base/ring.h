@@ -20,7 +20,8 @@ typedef enum tsi_event_kind {
     TSI_EVENT_COMM,
     TSI_EVENT_WAIT,
     TSI_EVENT_ALLOC,
-    TSI_EVENT_MARK
+    TSI_EVENT_MARK,
+    TSI_EVENT_DEVICE /* work of a device: its times are those of a queue, not of the thread */
 } tsi_event_kind;
 
 typedef struct tsi_event {
@@ -31,7 +32,8 @@ typedef struct tsi_event {
     const char *name;         /* fully qualified name or ""; */
     const char *where;        /* file:line or "" */
     uint32_t kind;            /* tsi_event_kind */
-    uint32_t queue;           /* 0 the rank's own, 1.. channels: a track of the trace */
+    uint32_t queue;           /* 0 the rank's own, 1.. channels: a track of the trace; of a DEVICE
+                                 the queue's number among those that the rank uses */
     uint64_t sequence;        /* COMM: number in its channel */
     uint64_t group;           /* COMM: hash of the group */
 } tsi_event;

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "device/moments.h"
 
 typedef struct kept_graph {
     const tsi_rank_device *where;
@@ -26,7 +27,17 @@ bool tsi_device_captures(const tsi_device *device)
 static ts_status graph_run(void *context)
 {
     const kept_graph *k = context;
-    return k->where->device->graph_launch(k->where->device, k->graph, k->where->queue);
+    ts_rank *rank = tsi_rank_current();
+    tsi_device_event *mark = tsi_moment_mark(rank, k->where->queue);
+    ts_status status = k->where->device->graph_launch(k->where->device, k->graph, k->where->queue);
+    tsi_event event = { .kind_name = "graph", .name = "", .where = "" };
+    tsi_moment_passed(rank, k->where->queue, mark, &event);
+    return status;
+}
+
+bool tsi_capture_is_graph(const tsi_kept_work *work)
+{
+    return work->run == graph_run;
 }
 
 static void graph_drop(void *context)

@@ -12,5 +12,7 @@ bool tsi_device_captures(const tsi_device *device);
 ts_status tsi_capture_begin(tsi_kept *kept, const tsi_rank_device *where);
 /* What was captured last is run and kept; `status` is not TS_OK: it is forgotten. */
 ts_status tsi_capture_end(tsi_kept *kept, ts_status status);
+/* Is it such a graph, of as many calls as it was? */
+bool tsi_capture_is_graph(const tsi_kept_work *work);
 
 #endif

@@ -10,9 +10,9 @@
  * host's. TESSERA_QUEUE_SEED chooses the delays; 0 has none.
  *
  * INV: a task runs after all tasks of its stream before it, and none of them runs twice. Once one
- * failed, those behind it are dropped until a wait has told of it, but for waits for other streams:
- * memory is given back in this order, and those streams may still write to it. What is asked with
- * no stream is done at once on the calling thread. */
+ * failed, those behind it are dropped until a wait has told of it, but for waits for other streams,
+ * for memory is given back in this order, and those streams may still write to it, and for marks.
+ * What is asked with no stream is done at once on the calling thread. */
 #include "device/queue.h"
 
 #include <stdlib.h>
@@ -20,6 +20,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/thread.h"
@@ -57,9 +58,15 @@ struct tsi_device_graph { /* tasks that run whenever it is launched */
     task *first, **last;
 };
 
+typedef struct mark { /* of the events of one moment and of the task that sets it */
+    _Atomic int32_t users;
+    _Atomic int64_t ns; /* of the host's clock when the stream passed it */
+} mark;
+
 struct tsi_device_event {
     tsi_stream *stream;
     uint32_t number; /* it has happened when the stream has passed so many tasks */
+    mark *mark;      /* NULL: it has no time */
 };
 
 /* All streams, so that memory is given back only when no work may still use it. */
@@ -91,6 +98,7 @@ static void pause_now_and_then(tsi_stream *stream)
 }
 
 static ts_status run_wait(void *context);
+static ts_status run_mark(void *context);
 
 static task *take_task(tsi_stream *stream, bool *dropped)
 {
@@ -99,7 +107,7 @@ static task *take_task(tsi_stream *stream, bool *dropped)
     TSI_ASSERT(taken); /* it was linked before it was counted in `posted` */
     stream->first = taken->next;
     if (!stream->first) stream->last = &stream->first;
-    *dropped = stream->failed && taken->fn != run_wait;
+    *dropped = stream->failed && taken->fn != run_wait && taken->fn != run_mark;
     pthread_mutex_unlock(&stream->lock);
     return taken;
 }
@@ -280,8 +288,50 @@ static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_
     tsi_device_event *event = tsi_alloc(sizeof *event);
     if (!event) return tsi_fail_memory("an event", sizeof *event);
     uint32_t number = atomic_load_explicit(&stream->posted, memory_order_acquire);
-    *event = (tsi_device_event){ stream, number };
+    *event = (tsi_device_event){ stream, number, NULL };
     *out = event;
+    return TS_OK;
+}
+
+static void mark_release(void *context)
+{
+    mark *m = context;
+    if (m && atomic_fetch_sub_explicit(&m->users, 1, memory_order_acq_rel) == 1) tsi_free(m);
+}
+
+static ts_status run_mark(void *context)
+{
+    mark *m = context;
+    atomic_store_explicit(&m->ns, tsi_clock_ns(), memory_order_relaxed);
+    return TS_OK;
+}
+
+static ts_status event_mark(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)
+{
+    *out = NULL;
+    if (!stream) return TS_OK;
+    TSI_TRY(refuse_captured(stream));
+    mark *m = tsi_calloc(1, sizeof *m);
+    if (!m) return tsi_fail_memory("an event", sizeof *m);
+    atomic_init(&m->users, 2);
+    ts_status status = defer(device, stream, run_mark, m, mark_release);
+    if (status == TS_OK) status = event_record(device, stream, out);
+    if (status == TS_OK)
+        (*out)->mark = m;
+    else
+        mark_release(m);
+    return status;
+}
+
+static ts_status event_time(const tsi_device *device, tsi_device_event *from, tsi_device_event *to,
+                            double *us)
+{
+    (void)device;
+    *us = 0;
+    if (!from || !to) return TS_OK;
+    if (!from->mark || !to->mark) return TSI_FAIL(TS_ERR_ARG, "event: it has no time");
+    int64_t begin = atomic_load_explicit(&from->mark->ns, memory_order_relaxed);
+    *us = (double)(atomic_load_explicit(&to->mark->ns, memory_order_relaxed) - begin) * 1e-3;
     return TS_OK;
 }
 
@@ -289,7 +339,9 @@ static tsi_device_event *event_share(const tsi_device *device, tsi_device_event 
 {
     (void)device;
     tsi_device_event *same = tsi_alloc(sizeof *same);
-    if (same) *same = *event;
+    if (!same) return NULL;
+    *same = *event;
+    if (same->mark) atomic_fetch_add_explicit(&same->mark->users, 1, memory_order_relaxed);
     return same;
 }
 
@@ -305,7 +357,7 @@ static ts_status event_wait(const tsi_device *device, tsi_stream *stream, tsi_de
     if (!event || event->stream == stream) return TS_OK;
     tsi_device_event *kept = tsi_alloc(sizeof *kept);
     if (!kept) return tsi_fail_memory("an event", sizeof *kept);
-    *kept = *event;
+    *kept = (tsi_device_event){ event->stream, event->number, NULL };
     return defer(device, stream, run_wait, kept, tsi_free);
 }
 
@@ -320,6 +372,7 @@ static bool event_done(const tsi_device *device, tsi_device_event *event)
 static void event_destroy(const tsi_device *device, tsi_device_event *event)
 {
     (void)device;
+    if (event) mark_release(event->mark);
     tsi_free(event);
 }
 
@@ -599,6 +652,8 @@ static const tsi_device queue_device = {
     .event_done = event_done,
     .event_destroy = event_destroy,
     .event_share = event_share,
+    .event_mark = event_mark,
+    .event_time = event_time,
     .copy = copy,
     .copy_list = copy_list,
     .fill = fill,

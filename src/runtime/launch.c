@@ -45,6 +45,7 @@ struct launch {
     _Atomic int64_t failures;  /* numbers failed ranks in the order of their failures */
     _Atomic int64_t failed_ns; /* when the first one failed; 0: none */
     tsi_word ended;            /* members that have */
+    bool traced;               /* TESSERA_TRACE */
     bool ends_process;         /* the watch does, if a rank is stuck; else that is left behind */
     bool left_behind;          /* a rank is still in the program's code */
     member member[];           /* local_count of them */
@@ -84,7 +85,8 @@ static void run_member(member *self)
     launch *frame = self->launch;
     ts_rank *me = NULL;
     self->status = ts_rank_attach(frame->world, self->local_index, &me);
-    TSI_ASSERT(self->status == TS_OK); /* nobody else knows this world yet */
+    TSI_ASSERT(self->status == TS_OK);                /* nobody else knows this world yet */
+    if (frame->traced) (void)ts_rank_trace_begin(me); /* recorded if it fails; ends at detach */
     self->status = final_status(me, frame->work(me, frame->arg));
     if (self->status == TS_OK) self->status = tsi_comm_drain(me);
     if (self->status != TS_OK) note_failure(self);
@@ -330,6 +332,7 @@ static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *
     frame->world = world;
     frame->work = work;
     frame->arg = arg;
+    frame->traced = settings->trace != NULL;
     frame->start_ns = tsi_clock_ns();
     bool watched = ends_process || settings->user.watch != 0;
     frame->watch = watched ? tsi_watch_start(world, end_if_stuck, frame) : NULL;

@@ -54,6 +54,7 @@ static bool is_span(const tsi_event *event)
     case TSI_EVENT_NONE:
     case TSI_EVENT_ALLOC:
     case TSI_EVENT_MARK:
+    case TSI_EVENT_DEVICE:
         return false;
     }
     return false;

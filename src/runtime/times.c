@@ -120,7 +120,8 @@ static void close_before(sweep *s, int64_t now)
 
 static void visit(sweep *s, const tsi_event *e)
 {
-    if (e->kind == TSI_EVENT_NONE || e->kind == TSI_EVENT_MARK) return;
+    if (e->kind == TSI_EVENT_NONE || e->kind == TSI_EVENT_MARK || e->kind == TSI_EVENT_DEVICE)
+        return;
     int64_t end = e->end_ns != 0 ? e->end_ns : e->begin_ns, ns = end - e->begin_ns;
     close_before(s, e->begin_ns);
     if (e->kind == TSI_EVENT_COMM) {

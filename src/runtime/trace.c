@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trace.c - the event rings as a Chrome trace, which Perfetto and chrome://tracing open.
  *
- *   pid = rank, tid = queue (0 the rank's own, then its channels, then point to point), times in us
+ *   pid = rank, tid = queue (0 the rank's own, then its channels, then point to point, then queues
+ *   of its device), times in us
  *   operator, collective, wait: "X" (complete), or "B" (begin) if it has not ended
  *   allocation: "C" (counter) with the running sum of what the ring still holds
  *   mark: "i" (instant)
+ *   work of a device: "X", by the device's own times
  *
  * Each rank's part is built in memory and written at once, so memory is bounded by one ring. */
 #include <errno.h>
@@ -12,11 +14,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device/moments.h"
 #include "runtime/runtime.h"
 #include "tessera/comm.h"
 #include "tessera/event.h"
 
-enum { QUEUES_MAX = 64 };
+enum { QUEUES_MAX = 64, DEVICE_FIRST = TS_CHANNEL_COUNT + 2 };
 
 typedef struct writer {
     tsi_text text;
@@ -41,8 +44,15 @@ static const char *category_of(tsi_event_kind kind)
         return "alloc";
     case TSI_EVENT_MARK:
         return "mark";
+    case TSI_EVENT_DEVICE:
+        return "device";
     }
     return "none";
+}
+
+static uint32_t track_of(const tsi_event *event)
+{
+    return event->queue + (event->kind == TSI_EVENT_DEVICE ? DEVICE_FIRST : 0);
 }
 
 static void name_queue(writer *w, uint32_t queue)
@@ -55,6 +65,10 @@ static void name_queue(writer *w, uint32_t queue)
                     w->rank, queue);
     if (queue == 0)
         tsi_text_add(&w->text, "rank");
+    else if (queue == DEVICE_FIRST)
+        tsi_text_add(&w->text, "queue compute");
+    else if (queue > DEVICE_FIRST)
+        tsi_text_printf(&w->text, "queue comm %" PRIu32, queue - DEVICE_FIRST);
     else if (queue > TS_CHANNEL_COUNT)
         tsi_text_add(&w->text, "point to point");
     else
@@ -74,7 +88,7 @@ static void write_head(writer *w, const tsi_event *event, const char *phase)
     tsi_text_printf(&w->text,
                     ",\"cat\":\"%s\",\"ph\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%" PRIu32
                     ",\"ts\":%" PRId64 ".%03d",
-                    category_of((tsi_event_kind)event->kind), phase, w->rank, event->queue,
+                    category_of((tsi_event_kind)event->kind), phase, w->rank, track_of(event),
                     event->begin_ns / 1000, (int)(event->begin_ns % 1000));
 }
 
@@ -105,13 +119,14 @@ static void write_span(writer *w, const tsi_event *event)
 
 static void write_event(writer *w, const tsi_event *event)
 {
-    name_queue(w, event->queue);
+    name_queue(w, track_of(event));
     switch ((tsi_event_kind)event->kind) {
     case TSI_EVENT_NONE:
         return;
     case TSI_EVENT_OP:
     case TSI_EVENT_COMM:
     case TSI_EVENT_WAIT:
+    case TSI_EVENT_DEVICE:
         write_span(w, event);
         return;
     case TSI_EVENT_ALLOC:
@@ -205,4 +220,25 @@ ts_status ts_world_trace_since(const ts_world *world, const char *path, int64_t 
         status = TSI_FAIL(TS_ERR_IO, "trace %s: cannot write: %s", own, strerror(errno));
     }
     return status;
+}
+
+/* ---- what is kept for it alone --------------------------------------------------------------- */
+
+ts_status ts_rank_trace_begin(ts_rank *me)
+{
+    TSI_TRY(tsi_rank_enter(me));
+    TSI_TRY(tsi_moments_begin(me));
+    me->traced++;
+    return TS_OK;
+}
+
+/* Of a rank that failed, too. */
+ts_status ts_rank_trace_end(ts_rank *me)
+{
+    if (me == NULL) return TSI_FAIL(TS_ERR_NULL, "ts_rank_trace_end: rank is NULL");
+    if (tsi_rank_current() != me) return tsi_rank_enter(me); /* it says so */
+    if (me->traced == 0) return TSI_FAIL(TS_ERR_STATE, "ts_rank_trace_end: nothing was begun");
+    me->traced--;
+    tsi_moments_end(me);
+    return ts_rank_status(me);
 }

@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "comm/model/model_engine.h"
 #include "device/device.h"
+#include "device/moments.h"
 #include "runtime/module_load.h"
 #include "runtime/runtime.h"
 
@@ -216,6 +217,9 @@ ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out)
 void ts_rank_detach(ts_rank *me)
 {
     if (me == NULL || tsi_rank_current() != me) return;
+    while (me->moments)
+        tsi_moments_end(me);
+    me->traced = 0;
     tsi_rank_set_current(NULL);
     atomic_store_explicit(&me->attached, 0, memory_order_release);
 }
@@ -247,6 +251,7 @@ ts_status ts_rank_recover(ts_rank *me)
                         "in it is recovered from behind it");
     }
     (void)tsi_rank_device_sync(me); /* what the queue still has to tell belongs to the past */
+    tsi_moments_settle(me);         /* streams of communication end */
     if (me->error.error.status != TS_OK) {
         tsi_comm_fail(me); /* peers that wait for this rank return, and come here too */
         tsi_error_copy(&me->caught, &me->error);

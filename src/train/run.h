@@ -339,7 +339,7 @@ ts_status tsi_run_routers_read(tsi_run *run, ts_train_step *step); /* [coll] and
 
 /* ---- traces of chosen steps: OUTPUT/trace.json */
 ts_status tsi_trace_parse(const char *text, int64_t *first, int64_t *last); /* "10-12"; "": none */
-void tsi_trace_begin(tsi_run *run, int64_t step, int64_t now_ns);
+ts_status tsi_trace_begin(tsi_run *run, int64_t step, int64_t now_ns);
 bool tsi_trace_is_due(const tsi_run *run, int64_t step); /* after so many steps */
 ts_status tsi_trace_write(tsi_run *run);                 /* [coll] */
 

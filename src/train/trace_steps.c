@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trace_steps.c - chosen steps as a trace that Perfetto opens: one file for all ranks of a process.
  *
- * Ranks keep their latest events anyway; after the last chosen step those since the first one are
- * written, while all ranks wait, so that none is overwritten meanwhile. */
+ * Ranks keep their latest events anyway, and those that are kept for traces alone from the first
+ * chosen step on; after the last one those since the first are written, while all ranks wait, so
+ * that none is overwritten meanwhile. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rank.h"
@@ -25,10 +26,12 @@ ts_status tsi_trace_parse(const char *text, int64_t *first, int64_t *last)
 }
 
 /* Every rank keeps when the first of them began that it takes. */
-void tsi_trace_begin(tsi_run *run, int64_t step, int64_t now_ns)
+ts_status tsi_trace_begin(tsi_run *run, int64_t step, int64_t now_ns)
 {
     bool chosen = run->trace_first > 0 && step >= run->trace_first && step <= run->trace_last;
-    if (chosen && run->trace_ns == 0) run->trace_ns = now_ns;
+    if (!chosen || run->trace_ns > 0) return TS_OK;
+    run->trace_ns = now_ns;
+    return ts_rank_trace_begin(run->me);
 }
 
 bool tsi_trace_is_due(const tsi_run *run, int64_t step)
@@ -41,6 +44,8 @@ ts_status tsi_trace_write(tsi_run *run)
     char path[TSI_CONFIG_TEXT_MAX];
     ts_status status = TS_OK;
     TSI_TRY(tsi_train_path(run->config, "trace.json", path));
+    TSI_TRY(ts_rank_trace_end(run->me));
+    TSI_TRY(ts_group_barrier(run->all, NULL)); /* the events of all are there */
     if (run->me->local_index == 0)
         status = ts_world_trace_since(ts_rank_world(run->me), path, run->trace_ns, tsi_clock_ns());
     run->trace_ns = 0;

@@ -335,7 +335,7 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
                             .steps = c->train.steps,
                             .eval_loss = (double)NAN },
                           0 };
-        tsi_trace_begin(run, step + 1, told);
+        TSI_TRY(tsi_trace_begin(run, step + 1, told));
         bool counted = step == run->plan.step_first + 1; /* caches are filled, orders noted */
         if (counted) TSI_TRY(look_begin(run));
         ts_status status = take_step(run, step, &now.s, &mark);

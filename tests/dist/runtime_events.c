@@ -95,21 +95,29 @@ static ts_status traced(ts_rank *me, void *arg)
     return status != TS_OK ? status : waited;
 }
 
-TS_TEST(trace_is_json)
+/* The trace that TESSERA_TRACE asks for. */
+static ts_json_document *trace_of(test *t, const ts_world_options *options, ts_work_fn work)
 {
     char path[] = "/tmp/tessera-trace-XXXXXX";
     int descriptor = mkstemp(path);
     close(descriptor);
     setenv("TESSERA_TRACE", path, 1);
-    TEST_OK(t, ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 3),
-                              traced, NULL, NULL, 0));
-    static char text[1 << 16];
+    TEST_OK(t, ts_launch_with(options, work, NULL, NULL, 0));
+    unsetenv("TESSERA_TRACE");
+    static char text[1 << 18];
     FILE *file = fopen(path, "r");
     size_t length = file != NULL ? fread(text, 1, sizeof text, file) : 0;
     if (file != NULL) fclose(file);
     unlink(path);
     ts_json_document *document = NULL;
     TEST_OK(t, ts_json_parse("trace", text, length, &document));
+    return document;
+}
+
+TS_TEST(trace_is_json)
+{
+    ts_json_document *document =
+        trace_of(t, TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 3), traced);
     const ts_json *events = ts_json_member(ts_json_root(document), "traceEvents");
     int64_t reduces = 0, ranks = 0, channels = 0;
     for (int64_t i = 0; i < ts_json_count(events); i++) {
@@ -124,6 +132,72 @@ TS_TEST(trace_is_json)
     TEST_EQ(t, reduces, 3);
     TEST_EQ(t, ranks, 3);
     TEST_EQ(t, channels, 3);
+    ts_json_release(document);
+}
+
+enum { PRODUCTS = 8, COMPUTE = 6 }; /* the track of the rank's own queue */
+
+static ts_status products(ts_rank *me, void *arg)
+{
+    (void)arg;
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(64, 64), "R");
+    for (int i = 0; i < PRODUCTS; i++)
+        x = ts_matmul(x, x);
+    ts_tensor *whole = ts_redistribute(ts_redistribute(x, "S(0)"), "R");
+    double sum = 0;
+    (void)ts_tensor_item(ts_sum(whole, NULL, 0, 0), &sum);
+    return ts_rank_status(me);
+}
+
+typedef struct bars { /* of one rank */
+    int64_t issued, ran, moved;
+    double issue_us[PRODUCTS], end_us, sum_us;
+} bars;
+
+static void look_at(test *t, bars *b, const ts_json *event)
+{
+    int64_t track = ts_json_int(ts_json_member(event, "tid"), -1);
+    double at = ts_json_real(ts_json_member(event, "ts"), -1);
+    double us = ts_json_real(ts_json_member(event, "dur"), -1);
+    const char *name = ts_json_text(ts_json_member(event, "name"), "");
+    bool product = strcmp(name, "matmul") == 0;
+    if (product && track == 0 && b->issued < PRODUCTS) b->issue_us[b->issued++] = at;
+    if (strcmp(ts_json_text(ts_json_member(event, "cat"), ""), "device") != 0) return;
+    b->moved += track > COMPUTE;
+    if (track != COMPUTE) return;
+    TEST_SAY(t, us >= 0 && at >= b->end_us, "%s: %g us from %g on, behind %g", name, us, at,
+             b->end_us);
+    b->end_us = at + us;
+    b->sum_us += us;
+    if (product && b->ran < PRODUCTS)
+        TEST_SAY(t, at >= b->issue_us[b->ran], "product %d ran before it was issued", (int)b->ran);
+    b->ran += product;
+}
+
+/* Work of a device has tracks of its own, by its own times: one after another, behind its issue. */
+TS_TEST(trace_has_the_times_of_queues)
+{
+    ts_json_document *document = trace_of(
+        t, TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2, .device = "queue"),
+        products);
+    const ts_json *events = ts_json_member(ts_json_root(document), "traceEvents");
+    bars rank[2] = { { 0 } };
+    int64_t named = 0;
+    for (int64_t i = 0; i < ts_json_count(events); i++) {
+        const ts_json *event = ts_json_item(events, i);
+        int64_t of = ts_json_int(ts_json_member(event, "pid"), 2);
+        const ts_json *about = ts_json_member(event, "args");
+        named += strcmp(ts_json_text(ts_json_member(about, "name"), ""), "queue compute") == 0;
+        if (of < 2) look_at(t, &rank[of], event);
+    }
+    for (int r = 0; r < 2; r++) {
+        TEST_EQ(t, rank[r].issued, PRODUCTS);
+        TEST_EQ(t, rank[r].ran, PRODUCTS);
+        TEST_CHECK(t, rank[r].sum_us > 0 && rank[r].sum_us <= rank[r].end_us - rank[r].issue_us[0]);
+    }
+    TEST_EQ(t, named, 2);
+    TEST_CHECK(t, rank[0].moved + rank[1].moved > 0);
     ts_json_release(document);
 }
 

@@ -23,6 +23,7 @@
 
 #include "base/alloc.h"
 #include "comm/threads/threads.h"
+#include "device/moments.h"
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
@@ -107,6 +108,17 @@ static ts_status lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, 
     return TS_OK;
 }
 
+/* The operation as the rank's own ring has it. */
+static void passed(ts_rank *rank, const tsi_mover *mover, tsi_device_event *mark,
+                   const tsi_work *work)
+{
+    tsi_event event;
+    if (mark == NULL) return;
+    if (!tsi_ring_read(work->rank->ring, work->event, &event))
+        event = (tsi_event){ .kind_name = "move", .name = "", .where = "" };
+    tsi_moment_passed(rank, mover->stream, mark, &event);
+}
+
 ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int64_t parts,
                         char *text, size_t size)
 {
@@ -117,7 +129,9 @@ ts_status tsi_lane_move(tsi_lane *lane, const tsi_meeting *m, int64_t part, int6
     tsi_rank_set_current(NULL);
     (void)snprintf(text, size, "no queue of the device could be used");
     ts_status status = lane_mover(lane, m, part, &by);
+    tsi_device_event *mark = status == TS_OK ? tsi_moment_mark(rank, by.stream) : NULL;
     if (status == TS_OK) status = tsi_move_part(by, m->work, count, part, parts, text, size);
+    passed(rank, &by, mark, m->work[part]);
     tsi_rank_set_current(rank);
     return status;
 }
@@ -219,7 +233,9 @@ ts_status tsi_inbox_move(tsi_inbox *box, tsi_work *from, tsi_work *to, const tsi
     tsi_rank_set_current(NULL);
     pthread_mutex_lock(&box->moving);
     ts_status status = mover_open(&box->mover, on_host(from) ? to->device : from->device);
+    tsi_device_event *mark = status == TS_OK ? tsi_moment_mark(rank, box->mover.stream) : NULL;
     if (status == TS_OK) status = enqueue(&box->mover, from, to, target);
+    passed(rank, &box->mover, mark, from);
     bool in_order = !on_host(from) && (to == NULL || (to->in_order && !on_host(to)));
     if (box->mover.stream != NULL && (status != TS_OK || !in_order)) {
         (void)box->mover.device->stream_sync(box->mover.device, box->mover.stream);

@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "device/block_task.h"
+#include "device/moments.h"
 #include "op/core/dispatch.h"
 
 /* ---- the tables ------------------------------------------------------------------------------ */
@@ -418,13 +419,23 @@ static int run_native(tsi_kernel_fn kernel, const tsi_kernel_io *io)
     return kernel ? (int)kernel(io) : TSI_KERNEL_DECLINED;
 }
 
+static void passed(ts_rank *rank, tsi_stream *queue, tsi_device_event *mark, const char *name)
+{
+    if (!mark) return;
+    tsi_event event = { .kind_name = name, .name = rank->label, .where = rank->where };
+    tsi_moment_passed(rank, queue, mark, &event);
+}
+
 static ts_status apart_run(void *context)
 {
     const deferred *d = context;
     tsi_kernel_io io = d->io;
     if (io.op->flags & TSI_OP_RANDOM) io.stream = tsi_kept_stream_now(io.rank, io.stream);
+    tsi_device_event *mark = tsi_moment_mark(io.rank, io.queue);
     int verdict = run_native(d->kernel, &io);
-    return verdict == TSI_KERNEL_DECLINED ? run_fallback(&io) : (ts_status)verdict;
+    if (verdict == TSI_KERNEL_DECLINED) verdict = (int)run_fallback(&io);
+    passed(io.rank, io.queue, mark, io.op->name);
+    return (ts_status)verdict;
 }
 
 static ts_status run_apart(tsi_kernel_fn kernel, const tsi_kernel_io *io)
@@ -447,8 +458,10 @@ static ts_status find_way(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 /* Apart, so that the host's way has a small frame: each call of a small operator takes it. */
 static TSI_NOINLINE ts_status run_on_device(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
-    TSI_TRY(find_way(kernel, io));
-    return tsi_rank_device_pace(io->rank);
+    tsi_device_event *mark = tsi_captures(io->rank) ? NULL : tsi_moment_mark(io->rank, io->queue);
+    ts_status status = find_way(kernel, io);
+    passed(io->rank, io->queue, mark, io->op->name);
+    return status == TS_OK ? tsi_rank_device_pace(io->rank) : status;
 }
 
 ts_status tsi_kernel_run(tsi_kernel_fn kernel, const tsi_kernel_io *io)
@@ -613,7 +626,9 @@ ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io)
         .kind = TSI_EVENT_OP, .kind_name = op->name, .name = io.rank->label, .where = io.rank->where
     };
     uint64_t number = tsi_ring_begin(io.rank->ring, &event);
+    tsi_device_event *mark = tsi_captures(io.rank) ? NULL : tsi_moment_mark(io.rank, io.queue);
     ts_status status = list_dispatch(op, &io);
+    passed(io.rank, io.queue, mark, op->name);
     if (status == TS_OK) status = tsi_rank_device_pace(io.rank);
     tsi_ring_end(io.rank->ring, number, 0);
     return status;
