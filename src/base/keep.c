@@ -103,30 +103,52 @@ uint64_t tsi_kept_stream_now(const ts_rank *rank, uint64_t recorded)
     return found ? found->now : recorded;
 }
 
-static ts_status run_timed(const tsi_kept *kept, int64_t *ns)
+static inline ts_status run_one(tsi_kept *kept, int64_t i)
+{
+    atomic_store_explicit(&kept->at, i, memory_order_relaxed);
+    return kept->work[i].run(kept->work[i].context);
+}
+
+static void enter(ts_rank *rank, tsi_kept *kept)
+{
+    TSI_ASSERT(!rank->kept);
+    rank->kept = kept;
+    kept->inside++;
+}
+
+static void let_out(ts_rank *rank, tsi_kept *kept)
+{
+    kept->inside--;
+    rank->kept = NULL;
+}
+
+ts_status tsi_kept_time(ts_rank *rank, tsi_kept *kept, int64_t *ns)
 {
     ts_status status = TS_OK;
+    enter(rank, kept);
     int64_t now = tsi_clock_ns();
     for (int64_t i = 0; status == TS_OK && i < kept->count; i++) {
         int64_t before = now;
-        status = kept->work[i].run(kept->work[i].context);
+        status = run_one(kept, i);
         now = tsi_clock_ns();
         ns[i] = now - before;
     }
+    let_out(rank, kept);
     return status;
 }
 
-ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, int64_t *ns)
+ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, const tsi_kept_hearer *hearer)
 {
-    TSI_ASSERT(!rank->kept);
     ts_status status = TS_OK;
-    rank->kept = kept;
-    kept->inside++;
-    if (ns) status = run_timed(kept, ns);
-    for (int64_t i = 0; !ns && status == TS_OK && i < kept->count; i++)
-        status = kept->work[i].run(kept->work[i].context);
-    kept->inside--;
-    rank->kept = NULL;
+    enter(rank, kept);
+    for (int64_t i = 0; !hearer && status == TS_OK && i < kept->count; i++)
+        status = run_one(kept, i);
+    for (int64_t i = 0; hearer && status == TS_OK && i < kept->count; i++) {
+        hearer->begins(hearer->context, i);
+        status = run_one(kept, i);
+        hearer->ended(hearer->context, i);
+    }
+    let_out(rank, kept);
     return status;
 }
 

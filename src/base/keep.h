@@ -66,6 +66,7 @@ typedef struct tsi_kept { /* zero is an empty one */
     int64_t stream_count, stream_capacity;
     int32_t inside; /* depth of functions that run; > 0: nothing is kept */
     int32_t reserved;
+    _Atomic int64_t at; /* the piece of work that the latest run began last; any thread looks */
     /* (optional) Of a device that captures: what is asked of it goes into a graph until it is
      * turned off, which runs the graph and keeps it. */
     ts_status (*turn)(struct tsi_kept *kept, bool on);
@@ -101,9 +102,16 @@ void tsi_keep_resume(const ts_rank *rank);
 tsi_kept_stream *tsi_keep_stream(tsi_kept *kept, uint64_t recorded);
 /* What is drawn from now instead of the stream that was recorded. */
 uint64_t tsi_kept_stream_now(const ts_rank *rank, uint64_t recorded);
-/* Runs the list; ends with the first failure. `ns`, if not NULL, has room for how long each took.
- */
-ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, int64_t *ns);
+/* (optional) Told of each piece of work, by its place in the list, before and after it runs. */
+typedef struct tsi_kept_hearer {
+    void (*begins)(void *context, int64_t place);
+    void (*ended)(void *context, int64_t place);
+    void *context;
+} tsi_kept_hearer;
+/* Runs the list; ends with the first failure. */
+ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, const tsi_kept_hearer *hearer);
+/* The same; `ns` has room for how long each took. */
+ts_status tsi_kept_time(ts_rank *rank, tsi_kept *kept, int64_t *ns);
 void tsi_kept_release(tsi_kept *kept);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "runtime/replay_events.h"
 #include "runtime/runtime.h"
 #include "tessera/event.h"
 
@@ -74,9 +75,22 @@ static bool telling_event(const tsi_ring *ring, tsi_event *out)
     return found;
 }
 
+/* Operators of a step that runs again leave no events unless it is traced. */
+static bool describe_replay(const ts_rank *rank, int64_t now_ns, activity *out)
+{
+    char what[ACTIVITY_MAX - 16];
+    int64_t begin_ns;
+    if (!tsi_replay_at(rank, what, sizeof what, &begin_ns)) return false;
+    out->running = true;
+    out->seconds = (double)(now_ns - begin_ns) / 1e9;
+    (void)snprintf(out->text, sizeof out->text, "in step at %s", what);
+    return true;
+}
+
 static void describe_rank(const ts_rank *rank, int64_t now_ns, activity *out)
 {
     *out = (activity){ .rank = rank->index };
+    if (describe_replay(rank, now_ns, out)) return;
     tsi_event event = { 0 };
     if (!telling_event(rank->ring, &event)) {
         (void)snprintf(out->text, sizeof out->text, "has not communicated or computed yet");

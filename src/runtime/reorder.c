@@ -26,6 +26,7 @@
 #include "plan/program.h"
 #include "plan/step_reorder.h"
 #include "runtime/parts.h"
+#include "runtime/replay_events.h"
 #include "runtime/together.h"
 
 typedef struct matching {
@@ -500,6 +501,7 @@ ts_status tsi_step_undo(ts_step *s)
     tsi_buckets none = { 0 };
     s->agreed = false;
     s->timed = 0; /* times are of an order */
+    tsi_replay_forget(s);
     ts_status status = order_works(s, NULL, 0, &none, &report, NULL);
     s->lost = status != TS_OK;
     return status;
@@ -563,6 +565,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     tsi_works_report report = { 0 };
     int64_t cap = bytes_max > 0 ? bytes_max : s->recorded_bytes;
     ts_step_order is = { .bytes_before = tsi_step_bytes(s) };
+    tsi_replay_forget(s);
     tsi_again_go_alone(&s->kept); /* on all ranks, whatever becomes of the order */
     ts_status status = reorder(s, program, cap, &report, &is);
     if (status == TS_OK && !report.fits && bytes_max > 0 && !s->works.unclear)

@@ -23,6 +23,7 @@
 #include "op/core/dispatch.h"
 #include "plan/program.h"
 #include "runtime/replay.h"
+#include "runtime/replay_events.h"
 #include "tensor/move.h"
 #include "tensor/tensor.h"
 #include "tessera/comm.h"
@@ -135,6 +136,7 @@ void ts_step_destroy(ts_step *s)
     tsi_held_release(&s->held);
     tsi_works_release(&s->works, s->pool);
     tsi_free(s->worked.action);
+    tsi_replay_forget(s);
     tsi_pool_destroy(s->pool);
     tsi_step_destroy(s->value);
     tsi_free(s);
@@ -161,7 +163,7 @@ ts_status tsi_step_run(ts_step *s, int64_t *ns)
         .kind = TSI_EVENT_OP, .kind_name = "step", .name = s->rank->label, .where = s->rank->where
     };
     uint64_t number = tsi_ring_begin(s->rank->ring, &event);
-    ts_status status = tsi_kept_run(s->rank, &s->kept, ns);
+    ts_status status = ns ? tsi_replay_time(s, ns) : tsi_replay_run(s);
     if (status != TS_OK) tsi_again_end(s->rank, &s->kept);
     tsi_ring_end(s->rank->ring, number, 0);
     s->replays += status == TS_OK;

@@ -28,6 +28,11 @@ struct ts_step {
     bool agreed;       /* operations begin in an order that all ranks took at `epoch` */
     bool lost;         /* they do on other ranks no more, and here it could not be undone */
     uint64_t epoch;
+    /* replay_events.c */
+    tsi_event *event;     /* [work] in this order: what a replay leaves that is traced; NULL: not
+                             made yet */
+    struct ts_step *next; /* of those that run; with the lock */
+    int64_t begin_ns;     /* of the latest run */
 };
 
 /* Back to the recorded order, in any case: without it the step is lost. */

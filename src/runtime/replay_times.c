@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "comm/again.h"
 #include "runtime/replay.h"
+#include "runtime/replay_events.h"
 
 enum { LANES = 64 }; /* groups and channels of a step; those beyond count from their begin */
 
@@ -71,14 +72,6 @@ static bool is_operation(const tsi_action *a)
     return tsi_action_class_of(a->kind) == TSI_CLASS_COLLECTIVE;
 }
 
-/* The action that a work which computes is for: itself, or the operator whose operation it is. */
-static int32_t computing(const tsi_step_list *list, int32_t of)
-{
-    for (int32_t i = of; i < list->action_count; i++)
-        if (tsi_action_class_of(list->action[i].kind) == TSI_CLASS_COMPUTE) return i;
-    return of;
-}
-
 /* Of the operation that a work begins; -1: not known. */
 static double operation_us(lanes *all, const ts_rank *rank, const tsi_action *a,
                            const tsi_kept_work *work, int64_t ns)
@@ -111,7 +104,7 @@ static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double
         if (of < 0) continue;
         tsi_action *a = &list->action[of];
         if (!communicates) {
-            us[computing(list, of)] += (double)ns[i] * 1e-3;
+            us[tsi_step_computing(list, of)] += (double)ns[i] * 1e-3;
         } else if (is_operation(a)) {
             us[of] = -1;
             take_least(a, operation_us(&all, s->rank, a, work, ns[i]));

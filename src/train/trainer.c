@@ -457,9 +457,12 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (status == TS_OK && taken.on_plan && ts_rank_index(me) == 0)
         taken.on_plan(&run.plan, taken.context);
     run.measures.event = ts_rank_event(me);
+    bool measures = config->log.report != 0; /* operators of replays, too */
+    me->traced += measures;
     out->step = run.plan.step_first;
     if (status == TS_OK) status = loop(&run, out);
     if (status == TS_OK) status = finish(&run, out);
+    me->traced -= measures;
     tsi_history_close(&run.history);
     tsi_tensorboard_close(&run.board);
     if (run.loads) fclose(run.loads);

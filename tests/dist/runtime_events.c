@@ -3,11 +3,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/keep.h"
+#include "device/device.h"
 #include "harness/test.h"
 #include "tessera/comm.h"
 #include "tessera/event.h"
 #include "tessera/json.h"
 #include "tessera/op.h"
+#include "tessera/step.h"
 #include "tessera/tensor.h"
 
 static ts_array vector_of(int64_t *data, int64_t count)
@@ -199,6 +202,82 @@ TS_TEST(trace_has_the_times_of_queues)
     TEST_EQ(t, named, 2);
     TEST_CHECK(t, rank[0].moved + rank[1].moved > 0);
     ts_json_release(document);
+}
+
+/* ---- steps that run again -------------------------------------------------------------------- */
+typedef struct again {
+    ts_rank *me;
+    ts_tensor *x;
+    bool looks;
+    char text[4096];
+} again;
+
+/* Rank 1 looks until rank 0 is where it waits for it. */
+static ts_status look_around(void *context)
+{
+    again *a = context;
+    if (!a->looks) return TS_OK;
+    a->looks = false;
+    for (int i = 0; i < 5000; i++) {
+        (void)ts_world_postmortem(ts_rank_world(a->me), a->text, sizeof a->text);
+        if (strstr(a->text, "rank 0: in step at exchange") != NULL) break;
+        usleep(1000);
+    }
+    return TS_OK;
+}
+
+static ts_status two_products(void *context)
+{
+    again *a = context;
+    ts_scope scope = ts_scope_open(a->me, "layers.3");
+    ts_status status =
+        tsi_keep_work(a->me, (tsi_kept_work){ look_around, a, NULL, &tsi_kept_fence });
+    ts_tensor *y = ts_matmul(ts_tanh(a->x), a->x);
+    (void)ts_matmul(ts_redistribute(ts_redistribute(y, "S(0)"), "R"), a->x);
+    ts_status closed = ts_scope_close(scope);
+    return status == TS_OK ? closed : status;
+}
+
+static int64_t products_since(test *t, uint64_t since)
+{
+    ts_times times = TS_INIT(ts_times);
+    TEST_OK(t, ts_rank_times(t->me, since, &times));
+    for (int64_t i = 0; i < times.op_count; i++)
+        if (strcmp(times.op[i].name, "matmul") == 0) {
+            TEST_TEXT(t, times.module[0].name, "layers.3");
+            return times.op[i].count;
+        }
+    return 0;
+}
+
+/* A replay says what it is at; its operators leave events where somebody wants them. */
+TS_TEST_RANKS(replays_say_what_they_do, 2)
+{
+    static again both[2];
+    again *a = &both[ts_rank_index(t->me)];
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    *a = (again){ .me = t->me, .x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 4), "R") };
+    ts_step *step = ts_step_record(t->me, two_products, a);
+    bool graphs = !tsi_rank_device_of(t->me)->device->host_readable; /* have them without names */
+    TEST_CHECK(t, step != NULL);
+    uint64_t since = ts_rank_event(t->me);
+    a->looks = ts_rank_index(t->me) == 1 && !graphs;
+    bool looked = a->looks;
+    TEST_OK(t, ts_step_replay(step));
+    TEST_EQ(t, products_since(t, since), 0);
+    if (looked) TEST_SAYS(t, a->text, "rank 1: in step at tanh \"layers.3\" (");
+    if (looked) TEST_SAYS(t, a->text, "rank 0: in step at exchange");
+    since = ts_rank_event(t->me);
+    TEST_OK(t, ts_rank_trace_begin(t->me));
+    TEST_OK(t, ts_step_replay(step));
+    TEST_OK(t, ts_rank_trace_end(t->me));
+    if (!graphs) TEST_EQ(t, products_since(t, since), 2);
+    since = ts_rank_event(t->me);
+    TEST_OK(t, ts_step_replay(step));
+    TEST_EQ(t, products_since(t, since), 0);
+    TEST_STATUS(t, ts_rank_trace_end(t->me), TS_ERR_STATE);
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_step_destroy(step);
 }
 
 TS_TEST(trace_refused)
