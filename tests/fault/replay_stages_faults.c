@@ -9,6 +9,7 @@
 #include "base/keep.h"
 #include "device/device.h"
 #include "fault/line.h"
+#include "fault/order.h"
 #include "harness/test.h"
 
 enum { MICROS = 4, TIMEOUT_MS = 1000 };
@@ -18,8 +19,8 @@ typedef struct trial {
     test *t;
     const char *schedule;
     fault_kind kind;
-    bool late; /* strikes before the update, else in the forward of a micro-batch */
-    bool orders;
+    bool late;   /* strikes before the update, else in the forward of a micro-batch */
+    bool orders; /* in another one than it was recorded in */
     float weight[RANKS][WIDTH * WIDTH]; /* when all is done */
 } trial;
 
@@ -46,7 +47,7 @@ static ts_status strike(void *context)
 
 static void place(stage_state *s)
 {
-    (void)tsi_keep_work(s->me, (tsi_kept_work){ strike, s, NULL, &tsi_kept_fence });
+    (void)tsi_keep_work(s->me, (tsi_kept_work){ strike, s, NULL, &order_loose });
 }
 
 static void forward(void *state, const ts_module_io *io)
@@ -128,7 +129,7 @@ static ts_status work(ts_rank *me, void *argument)
     ts_step *again = status == TS_OK ? ts_step_record(me, step, &s) : NULL;
     if (!again) status = ts_rank_status(me);
     bool graphs = !tsi_rank_device_of(me)->device->host_readable; /* they keep their order */
-    if (again && l->orders && !graphs) status = ts_step_reorder(again, NULL, 0, NULL);
+    if (again && l->orders && !graphs) status = order_anew(l->t, again, HOISTED);
     if (status == TS_OK) status = ts_group_barrier(ts_group_world(me), NULL);
     if (status == TS_OK) status = disturbed(again, &s);
     if (status == TS_OK) look(&s, l);
