@@ -5,6 +5,9 @@
  * The step is run in a world without data; nothing is allocated but what describes it. The time is
  * that of what it counted at rates: of one rank as said, or of this machine as measured, which it
  * shares among the ranks that it could run. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "cli.h"
 #include "train.h"
 
@@ -109,6 +112,55 @@ static void put_places(const ts_train_cost *c, ts_json_writer *json)
     ts_json_put_close(json, ']');
 }
 
+static int64_t row_bytes(const ts_train_module *row)
+{
+    int64_t sum = 0;
+    for (int k = 0; k < TS_MEMORY_KINDS; k++)
+        sum += row->bytes[k];
+    return sum;
+}
+
+/* Where the rank with most has its peak, who has least, and whose the memory is at the peak. */
+static void put_peak(const ts_train_cost *c, ts_json_writer *json)
+{
+    ts_json_put_key(json, "peak");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_int(json, "rank", c->rank_most);
+    ts_json_put_member_int(json, "bytes", c->peak.bytes);
+    ts_json_put_member_text(json, "phase", c->peak.phase);
+    ts_json_put_member_text(json, "module", c->peak.module);
+    ts_json_put_member_text(json, "operator", c->peak.op);
+    ts_json_put_member_text(json, "kind", ts_memory_kind_name((ts_memory_kind)c->peak.kind));
+    ts_json_put_close(json, '}');
+    ts_json_put_key(json, "least");
+    ts_json_put_open(json, '{');
+    ts_json_put_member_int(json, "rank", c->rank_least);
+    ts_json_put_member_int(json, "bytes", c->least_bytes);
+    ts_json_put_close(json, '}');
+    ts_json_put_key(json, "modules");
+    ts_json_put_open(json, '[');
+    for (int32_t i = 0; i < c->peak.row_count; i++) {
+        const ts_train_module *row = &c->peak.row[i];
+        ts_json_put_open(json, '{');
+        ts_json_put_member_text(json, "module", row->name);
+        for (int k = 0; k < TS_MEMORY_KINDS; k++)
+            ts_json_put_member_int(json, ts_memory_kind_name((ts_memory_kind)k), row->bytes[k]);
+        ts_json_put_member_int(json, "bytes", row_bytes(row));
+        ts_json_put_close(json, '}');
+    }
+    ts_json_put_close(json, ']');
+}
+
+static void put_memory(const ts_train_cost *c, ts_json_writer *json)
+{
+    ts_json_put_key(json, "memory");
+    ts_json_put_open(json, '{');
+    for (int k = 0; k < TS_MEMORY_KINDS; k++)
+        ts_json_put_member_int(json, ts_memory_kind_name((ts_memory_kind)k), c->memory.at_peak[k]);
+    ts_json_put_member_int(json, "peak", c->memory.peak);
+    ts_json_put_close(json, '}');
+}
+
 static int print_json(const ts_train_cost *c, const ts_train_rates *rates)
 {
     ts_train_times times;
@@ -119,12 +171,8 @@ static int print_json(const ts_train_cost *c, const ts_train_rates *rates)
     ts_json_put_member_int(&json, "ranks", c->ranks);
     ts_json_put_member_int(&json, "tokens", c->tokens);
     ts_json_put_member_real(&json, "flops_per_token", c->flops_per_token);
-    ts_json_put_key(&json, "memory");
-    ts_json_put_open(&json, '{');
-    for (int k = 0; k < TS_MEMORY_KINDS; k++)
-        ts_json_put_member_int(&json, ts_memory_kind_name((ts_memory_kind)k), c->memory.at_peak[k]);
-    ts_json_put_member_int(&json, "peak", c->memory.peak);
-    ts_json_put_close(&json, '}');
+    put_memory(c, &json);
+    put_peak(c, &json);
     ts_json_put_key(&json, "bytes");
     ts_json_put_open(&json, '[');
     for (int32_t i = 0; i < c->traffic_count; i++) {
@@ -202,7 +250,12 @@ static void print_parameters(const ts_train_cost *c)
 static void print_memory(const ts_train_cost *c)
 {
     char a[32], b[32];
-    printf("memory  %s of the rank with most:\n", cli_bytes(a, sizeof a, c->memory.peak));
+    printf("memory  %s of ", cli_bytes(a, sizeof a, c->memory.peak));
+    if (c->least_bytes == c->memory.peak)
+        printf("every rank:\n");
+    else
+        printf("the rank with most (%lld); the least is %s (rank %lld):\n", (long long)c->rank_most,
+               cli_bytes(b, sizeof b, c->least_bytes), (long long)c->rank_least);
     for (int k = 0; k < TS_MEMORY_KINDS; k++)
         if (c->memory.at_peak[k] > 0 || c->memory.most[k] > 0)
             printf("        %-12s %12s   at most %s\n", ts_memory_kind_name((ts_memory_kind)k),
@@ -222,6 +275,51 @@ static void stage_text(int64_t first, int64_t end, int64_t blocks, char *out, si
         snprintf(layers, sizeof layers, "layers %lld to %lld", low, high);
     snprintf(out, size, "%s%s%s%s%s", begins ? "embedding" : "", begins && layers[0] ? ", " : "",
              layers, ends && (begins || layers[0]) ? ", " : "", ends ? "norm and head" : "");
+}
+
+/* "at the peak: backward of model.layers.3.mlp, by linear (activation)" */
+static void print_place(const ts_train_peak *p)
+{
+    printf("        at the peak: %s%s%s%s%s (%s)\n", p->phase, p->module[0] ? " of " : "",
+           p->module, p->op[0] ? ", by " : "", p->op, ts_memory_kind_name((ts_memory_kind)p->kind));
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    int64_t x = row_bytes(a), y = row_bytes(b);
+    return (x < y) - (x > y);
+}
+
+/* The largest rows, and the others as one. */
+static void print_modules(const ts_train_peak *peak)
+{
+    enum { ROWS = 10 };
+    static const ts_memory_kind kinds[] = { TS_MEMORY_PARAMETER, TS_MEMORY_GRADIENT,
+                                            TS_MEMORY_OPTIMIZER, TS_MEMORY_ACTIVATION };
+    static const char *const names[] = {
+        "module at the peak", ">parameter", ">gradient", ">optimizer",
+        ">activation",        ">all kinds", NULL
+    };
+    static ts_train_module row[TS_TRAIN_MODULES_MAX];
+    char bytes[32];
+    cli_table table;
+    memcpy(row, peak->row, sizeof row);
+    qsort(row, (size_t)peak->row_count, sizeof *row, by_bytes);
+    for (int32_t i = ROWS + 1; i < peak->row_count; i++)
+        for (int k = 0; k < TS_MEMORY_KINDS; k++)
+            row[ROWS].bytes[k] += row[i].bytes[k];
+    if (peak->row_count > ROWS + 1) snprintf(row[ROWS].name, sizeof row->name, "others");
+    cli_table_begin(&table, names);
+    for (int32_t i = 0; i < peak->row_count && i <= ROWS; i++) {
+        cli_table_row(&table);
+        cli_table_cell(&table, 0, "%s", row[i].name[0] ? row[i].name : "outside the modules");
+        for (size_t k = 0; k < 4; k++)
+            cli_table_cell(&table, 1 + k, "%s",
+                           cli_bytes(bytes, sizeof bytes, row[i].bytes[kinds[k]]));
+        cli_table_cell(&table, 5, "%s", cli_bytes(bytes, sizeof bytes, row_bytes(&row[i])));
+    }
+    cli_table_print(&table, stdout);
+    cli_table_release(&table);
 }
 
 static void print_stages(const ts_train_cost *c)
@@ -284,6 +382,8 @@ static int print_text(const ts_train_cost *c, const ts_train_rates *rates)
     print_mesh(c);
     print_parameters(c);
     print_memory(c);
+    print_place(&c->peak);
+    print_modules(&c->peak);
     print_stages(c);
     print_time(c, rates);
     return 0;

@@ -79,6 +79,25 @@ typedef struct ts_train_curve {
     int64_t bytes[TS_TRAIN_CURVE_MAX][TS_MEMORY_KINDS];
 } ts_train_curve;
 
+/* The moment at which a rank holds most, and whose the memory is then. A module is here what has a
+ * number of its own ("model.layers.3"), or holds parameters beside such ("lm_head"): of these it
+ * has the states, and what was taken while it ran. */
+enum { TS_TRAIN_MODULES_MAX = 192 };
+typedef struct ts_train_module {
+    char name[64]; /* "": of no module; "others": what has no room */
+    int64_t bytes[TS_MEMORY_KINDS];
+} ts_train_module;
+
+typedef struct ts_train_peak {
+    int64_t bytes;
+    char phase[16];   /* "set_up", "forward", "backward", "recompute", "update" */
+    char module[128]; /* that ran: "model.layers.3.mlp"; "": none */
+    char op[32];      /* that took memory; "": it was no operator's */
+    int32_t kind;     /* of that memory, a ts_memory_kind */
+    int32_t row_count;
+    ts_train_module row[TS_TRAIN_MODULES_MAX]; /* in the order of parameters, "" the first */
+} ts_train_peak;
+
 typedef struct ts_train_cost {
     size_t struct_size;
     int64_t parameters;
@@ -110,6 +129,9 @@ typedef struct ts_train_cost {
      * order) and its place along pp. */
     char schedule[96];
     int32_t stage_blocks[TS_TRAIN_STAGES_MAX], stage_place[TS_TRAIN_STAGES_MAX];
+    ts_train_peak peak; /* of the same moment as memory.peak */
+    /* Of a forecast: which rank it is of, the one with most; which has least, and how much. */
+    int64_t rank_most, rank_least, least_bytes;
 } ts_train_cost;
 
 /* Of one rank while all work; 0: it is not counted. */

@@ -390,7 +390,7 @@ void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
         count_others(usage_of(pool, tag), bytes);
     }
     if (TSI_UNLIKELY(pool->watch != NULL) && owner)
-        pool->watch->taken(pool->watch->context, n->memory, bytes);
+        pool->watch->taken(pool->watch->context, n->memory, bytes, tag);
     return n->memory;
 }
 
@@ -494,6 +494,7 @@ tsi_shelf *tsi_pool_shelf(tsi_pool *pool)
 void tsi_pool_watch_by(tsi_pool *pool, const tsi_pool_watch *watch)
 {
     TSI_ASSERT(is_owner(pool));
+    if (watch) tsi_shelf_empty(pool, &pool->shelf);
     pool->watch = watch;
 }
 
@@ -518,7 +519,7 @@ void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag)
     if (TSI_UNLIKELY(more | more_of_tag)) raise_peaks(pool, u);
 }
 
-bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to)
+bool tsi_pool_retag(tsi_pool *pool, void *memory, size_t bytes, uint32_t from, uint32_t to)
 {
     if (!is_owner(pool)) return false;
     usage *u = usage_of(pool, to);
@@ -526,6 +527,8 @@ bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to)
     add_own(&u->live, (int64_t)bytes);
     raise_peak(u, live_of(u));
     note_peak(pool);
+    if (TSI_UNLIKELY(pool->watch != NULL) && pool->watch->retagged)
+        pool->watch->retagged(pool->watch->context, memory, to);
     return true;
 }
 

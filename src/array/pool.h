@@ -57,15 +57,16 @@ tsi_shelf *tsi_pool_own_shelf(tsi_pool *pool); /* for a thread that knows it is 
 void tsi_pool_count_live(tsi_pool *pool, int64_t change, uint32_t tag);
 void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag);
 /* A live block is of another kind from now on; by the owner, else nothing happens. */
-bool tsi_pool_retag(tsi_pool *pool, size_t bytes, uint32_t from, uint32_t to);
+bool tsi_pool_retag(tsi_pool *pool, void *memory, size_t bytes, uint32_t from, uint32_t to);
 void tsi_shelf_empty(tsi_pool *pool, tsi_shelf *shelf); /* gives everything back to the pool */
 
 /* Told of each block that the owner takes or gives back; NULL: nobody any more. While somebody is
- * told, small arrays go back to the pool as well. By the owner. */
+ * told, small arrays go back to the pool as well, and the shelf is empty. By the owner. */
 typedef struct tsi_pool_watch {
-    void (*taken)(void *context, void *memory, size_t bytes);
+    void (*taken)(void *context, void *memory, size_t bytes, uint32_t tag);
     void (*given)(void *context, void *memory);
     void *context;
+    void (*retagged)(void *context, void *memory, uint32_t tag); /* (optional) */
 } tsi_pool_watch;
 void tsi_pool_watch_by(tsi_pool *pool, const tsi_pool_watch *watch);
 

@@ -123,8 +123,9 @@ ts_status tsi_storage_refill(tsi_storage *storage)
 void tsi_storage_retag(tsi_storage *storage, uint32_t tag)
 {
     if (!storage->pool || storage->tag == tag) return;
-    if (!storage->data || tsi_pool_retag(storage->pool, storage->bytes, storage->tag, tag))
-        storage->tag = tag;
+    bool counted = !storage->data ||
+                   tsi_pool_retag(storage->pool, storage->data, storage->bytes, storage->tag, tag);
+    if (counted) storage->tag = tag;
 }
 
 /* Where another thread lets go last, nobody is told: a rank's observers are its own thread's. */

@@ -314,7 +314,6 @@ static ts_status send_early(tsi_backward *r, tsi_node *node, node_work *w, uint6
                     r->tape->node[from].towards & r->parts & ~r->tape->node[from].done;
         if (goes) TSI_TRY(node_run(r, from));
     }
-    if (node->label) r->tape->rank->label = node->label; /* the scopes of those took it along */
     w->needs = all & ~early;
     return TS_OK;
 }
@@ -326,7 +325,7 @@ static ts_status node_run(tsi_backward *r, int64_t number)
     options.no_grad = 1;
     options.implicit_moves = node->moves;
     ts_scope scope = ts_scope_open_with(r->tape->rank, &options);
-    if (node->label) r->tape->rank->label = node->label; /* its events belong to that module */
+    if (node->label) tsi_scope_relabel(scope, node->label);
     size_t in = (size_t)node->input_count, out = (size_t)node->output_count;
     ts_tensor **all = tsi_calloc(3 * in + out + 1, sizeof *all);
     node_work w = { 0 };
@@ -385,7 +384,10 @@ static ts_status leaves_pass(tsi_backward *r, int64_t number)
         tsi_leaf *leaf = r->tape->node[number].edge[i].leaf;
         if (!leaf) continue;
         TSI_ASSERT(leaf->pending > 0); /* leaves_count counted this use */
-        if (--leaf->pending == 0) TSI_TRY(leaf_ready(r, leaf));
+        if (--leaf->pending > 0) continue;
+        const char *label = r->tape->node[number].label; /* the gradient belongs to that module */
+        if (label) r->tape->rank->label = label;
+        TSI_TRY(leaf_ready(r, leaf));
     }
     return TS_OK;
 }

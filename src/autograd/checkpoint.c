@@ -171,7 +171,9 @@ static ts_status run_again(checkpoint *c, const tsi_grad_io *io)
         c->log.replays = 1;
         c->log.below = tensors->streams;
         tensors->streams = &c->log;
+        tsi_autograd_state_of(rank)->again++;
         c->fn(c->state, rank, c->input, c->output, 1);
+        tsi_autograd_state_of(rank)->again--;
         tensors->streams = c->log.below;
         status = ts_rank_status(rank);
     }

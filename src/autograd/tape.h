@@ -166,11 +166,12 @@ enum { TSI_TAPES_ENDED = 256 }; /* bodies that are kept, so that a late handle m
 typedef struct tsi_autograd_state { /* of one rank, in TSI_SLOT_AUTOGRAD */
     ts_rank *rank;
     ts_tape *recording; /* innermost open tape, or NULL; it holds one reference of each open tape */
-    tsi_capture *capture;  /* innermost, or NULL */
-    tsi_backward *running; /* innermost, or NULL */
-    uint64_t serial;       /* of the latest backward */
-    uint64_t leaves;       /* changes when a tensor becomes a leaf, or is one no more */
-    ts_tape *tapes;        /* that have not ended, the newest first */
+    tsi_capture *capture;    /* innermost, or NULL */
+    tsi_backward *running;   /* innermost, or NULL */
+    int32_t again, reserved; /* above 0: what runs now ran before, in forward */
+    uint64_t serial;         /* of the latest backward */
+    uint64_t leaves;         /* changes when a tensor becomes a leaf, or is one no more */
+    ts_tape *tapes;          /* that have not ended, the newest first */
     ts_tape *ended[TSI_TAPES_ENDED];
     int64_t ended_count; /* so far; the latest are kept */
     tsi_observer hears;  /* calls and moves, while a tape is open */

@@ -179,11 +179,14 @@ static ts_status make_node(ts_tape *tape, int64_t number)
     TSI_TRY(find_inputs(tape, node, in));
     ts_scope scope = ts_scope_open_with(
         tape->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .implicit_moves = node->moves));
-    if (node->label) tape->rank->label = node->label;
+    if (node->label) tsi_scope_relabel(scope, node->label);
     tsi_op_args args = {
         .op = node->op, .in = in, .input_count = node->input_count, .attributes = node->attributes
     };
+    tsi_autograd_state *state = tsi_autograd_state_of(tape->rank);
+    state->again++;
     ts_status status = tsi_op_run(&args, out);
+    state->again--;
     for (int32_t o = 0; status == TS_OK && o < node->output_count; o++)
         if (!node->thin->made[o]) hold_made(node->thin, o, out[o]);
     ts_scope_close(scope);

@@ -416,6 +416,7 @@ static tsi_unit *unit_make(ts_module *const *m, int32_t count, const ts_fsdp_opt
     memcpy(u->module, m, (size_t)count * sizeof *u->module);
     u->rank = m[0]->rank;
     u->mesh = m[0]->mesh;
+    u->label = tsi_ring_name(u->rank->ring, m[0]->name.text[0] ? u->name : "");
     u->module_count = count;
     u->all_reduce = u->reshard_backward = 1;
     u->options.struct_size = sizeof u->options;

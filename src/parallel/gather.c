@@ -14,6 +14,7 @@
 #include "base/keep.h"
 #include "op/core/common.h"
 #include "parallel/unit.h"
+#include "tensor/scope.h"
 
 /* Values of the two tensors change places; handles, histories and owners stay. */
 static void swap_values(const tsi_unit_param *p)
@@ -38,9 +39,13 @@ static void swap_values(const tsi_unit_param *p)
     b->dtype = dtype;
 }
 
+/* What it takes is the unit's, be it gathered while another runs. */
 static ts_scope open_scope(const tsi_unit *u, const char *label)
 {
-    return ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = label));
+    ts_scope scope =
+        ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = label));
+    tsi_scope_relabel(scope, u->label);
+    return scope;
 }
 
 /* ---- cut -> coming --------------------------------------------------------------------------- */

@@ -23,6 +23,7 @@
 #include "base/keep.h"
 #include "parallel/unit.h"
 #include "tensor/prepared.h"
+#include "tensor/scope.h"
 
 /* ---- who is ready ---------------------------------------------------------------------------- */
 
@@ -248,6 +249,7 @@ static ts_status reduce_by_list(tsi_unit *u)
     round_list list = { u->leaves, u->list, u->list + u->count, u->list_to, 0 };
     ts_scope scope =
         ts_scope_open_with(u->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1, .label = "reduce"));
+    tsi_scope_relabel(scope, u->label);
     ts_status status = list_run(u, &list);
     ts_scope_close(scope);
     for (int32_t i = 0; i < list.count; i++)
@@ -255,13 +257,22 @@ static ts_status reduce_by_list(tsi_unit *u)
     return status;
 }
 
+static ts_status reduce(tsi_unit *u)
+{
+    const char *label = u->rank->label;
+    bool done = false;
+    u->rank->label = u->label; /* sums are the unit's, whosever turn it is */
+    ts_status status = u->all ? reduce_prepared(u, &done) : TS_OK;
+    if (status == TS_OK && !done) status = reduce_by_list(u);
+    u->rank->label = label;
+    return status;
+}
+
 ts_status tsi_unit_reduce(tsi_unit *u)
 {
-    bool done = false;
     if (u->ready_count == 0) return TS_OK;
     if (u->all) TSI_TRY(tsi_units_settle(u->all));
-    if (u->all) TSI_TRY(reduce_prepared(u, &done));
-    if (!done) TSI_TRY(reduce_by_list(u));
+    TSI_TRY(reduce(u));
     if (!u->all) return TS_OK;
     u->all->reducing = u;
     u->all->reduced_in = tsi_autograd_state_of(u->rank)->serial;

@@ -63,8 +63,9 @@ typedef struct tsi_unit_ahead { /* of ts_fsdp_prefetch */
 
 typedef struct tsi_unit {
     ts_rank *rank;
-    ts_mesh *mesh; /* borrowed from the first module */
-    char *name;    /* full, for sentences */
+    ts_mesh *mesh;     /* borrowed from the first module */
+    char *name;        /* full, for sentences */
+    const char *label; /* of what it takes and moves, whosever turn it is; or "" */
     ts_module **module;
     int32_t module_count, said;
     int32_t inner;    /* are there units inside of its module? 1 yes, -1 no, 0 to be looked for */

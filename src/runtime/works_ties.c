@@ -10,8 +10,9 @@
 /* ---- lives ----------------------------------------------------------------------------------- */
 
 /* One that another thread gave back, without a word, ended before this one begins. */
-static void taken(void *context, void *memory, size_t bytes)
+static void taken(void *context, void *memory, size_t bytes, uint32_t tag)
 {
+    (void)tag;
     tsi_works *w = context;
     uintptr_t before =
         (uintptr_t)tsi_map_remove(&w->there, (uint64_t)(uintptr_t)memory, NULL, NULL);
@@ -36,7 +37,7 @@ static void given(void *context, void *memory)
 
 void tsi_works_begin(tsi_works *works, const tsi_kept *kept, tsi_pool *pool)
 {
-    *works = (tsi_works){ .kept = kept, .watch = { taken, given, works } };
+    *works = (tsi_works){ .kept = kept, .watch = { taken, given, works, NULL } };
     tsi_pool_watch_by(pool, &works->watch);
 }
 

@@ -12,6 +12,14 @@ static inline tsi_frame *tsi_frame_top(tsi_tensor_state *state)
 {
     return &state->frame[state->frame_count - 1];
 }
+/* What is done in the scope, which was opened just now, belongs to the module of that label; also
+ * after scopes inside of it. The label lives as long as the rank. */
+static inline void tsi_scope_relabel(ts_scope scope, const char *label)
+{
+    if (scope.mark == 0) return; /* it could not be opened */
+    tsi_frame_top(tsi_slot_get(scope.rank, TSI_SLOT_TENSOR))->label = label;
+    scope.rank->label = label;
+}
 /* A scope for the temporaries of a function that is made of others: opened only where the innermost
  * one would not collect them, since its caller owns; else none, which may be left and closed too.
  */

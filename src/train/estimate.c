@@ -28,6 +28,7 @@
 #include "parallel/unit.h"
 #include "runtime/record.h"
 #include "train/run.h"
+#include "train/tracker.h"
 
 enum { STACK_BYTES = 8 << 20, STEPS = 2 };
 
@@ -40,9 +41,11 @@ typedef struct described {
     int64_t rank, ranks;
     bool together;              /* ranks are threads of one process */
     int32_t threads;            /* of a rank that computes on the host; 0: it does not */
+    bool differs;               /* the last rank of its stage may hold more or less than this */
     const tsi_program_how *how; /* a step is written down instead, to: */
     tsi_step *program;
     ts_train_cost cost;
+    tsi_tracker tracker; /* of all steps, and of what comes before them */
     ts_status status;
     char error[512];
 } described;
@@ -128,8 +131,9 @@ static ts_status end_step(ts_model *m)
     return ts_module_each(m->root, forget, NULL);
 }
 
-static ts_status run_step(ts_rank *me, const described *d, ts_model *m, tsi_stages *stages)
+static ts_status run_step(ts_rank *me, described *d, ts_model *m, tsi_stages *stages)
 {
+    tsi_tracker_step(&d->tracker, "forward");
     for (int32_t part = 0; part < d->shape.parts; part++)
         TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
     return end_step(m);
@@ -209,6 +213,35 @@ static ts_train_sizes sizes_of(const described *d, const ts_model *m)
                              .dtype = dtype };
 }
 
+/* Pieces of a cut are alike, or the last ones are smaller. */
+static bool last_has_less(const ts_layout *layout, const ts_mesh *mesh)
+{
+    int64_t last[TS_NDIM_MAX] = { 0 };
+    for (int32_t k = 0; k < ts_mesh_ndim(mesh); k++)
+        last[k] = ts_mesh_axis_size(mesh, k) - 1;
+    ts_shape here = ts_layout_local(layout, mesh->coord), there = ts_layout_local(layout, last);
+    return ts_shape_count(&there) < ts_shape_count(&here);
+}
+
+static ts_status compare_param(const char *name, ts_tensor *parameter, void *context)
+{
+    (void)name;
+    *(bool *)context |= last_has_less(parameter->layout, parameter->mesh);
+    return TS_OK;
+}
+
+/* Ranks that have as much of every parameter and of the tokens do the same, unless they have other
+ * pieces of the sequence: attention sees less of it from one than from another. */
+static ts_status find_difference(described *d, ts_model *m)
+{
+    ts_shape tokens = TS_SHAPE(d->shape.rows, d->shape.context);
+    const ts_layout *layout = tsi_layout_intern(m->tokens, &tokens);
+    if (!layout) return ts_rank_status(m->rank);
+    d->differs = last_has_less(layout, m->mesh) || ranks_along(m->mesh, "cp") > 1;
+    ts_layout_release(layout);
+    return ts_module_each(m->root, compare_param, &d->differs);
+}
+
 static ts_status account(ts_rank *me, described *d, ts_model *m)
 {
     const tsi_pool *pool = tsi_pool_of(me);
@@ -225,6 +258,7 @@ static ts_status account(ts_rank *me, described *d, ts_model *m)
     c->flops_per_token = state->flops / (tokens * d->shape.parts * STEPS);
     c->weight_bytes = tsi_pool_used(pool, TSI_TAG_PARAMETER).live;
     c->optimizer_bytes = tsi_pool_used(pool, TSI_TAG_OPTIMIZER).live;
+    TSI_TRY(find_difference(d, m));
     int64_t states = c->weight_bytes + c->optimizer_bytes + c->gradient_bytes;
     c->activation_bytes = tsi_pool_used(pool, -1).peak - states;
     if (c->activation_bytes < 0) c->activation_bytes = 0; /* a rank without rows has no gradients */
@@ -239,6 +273,15 @@ static ts_status run_trained(ts_rank *me, const described *d, ts_model *m, tsi_s
     for (int32_t part = 0; part < d->shape.parts; part++)
         TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
     return optimizer ? ts_optimizer_step(optimizer) : end_step(m);
+}
+
+/* Several moments may be the largest: kinds and modules are those of the same one. */
+static void sum_kinds(const ts_train_peak *peak, int64_t *kind)
+{
+    memset(kind, 0, TS_MEMORY_KINDS * sizeof *kind);
+    for (int32_t i = 0; i < peak->row_count; i++)
+        for (int k = 0; k < TS_MEMORY_KINDS; k++)
+            kind[k] += peak->row[i].bytes[k];
 }
 
 /* What the pool held at most, counted as the step counts: with what was there before it. */
@@ -278,6 +321,8 @@ static ts_status run_all(ts_rank *me, described *d, ts_model *m, ts_mesh *mesh, 
     if (d->shape.saves_behind) status = tsi_state_behind(mesh, m, optimizer, &state);
     if (status == TS_OK) status = run_steps(me, d, m, stages);
     if (status == TS_OK) status = account(me, d, m);
+    if (status == TS_OK) status = tsi_tracker_end(&d->tracker, m->root, optimizer, &d->cost.peak);
+    if (status == TS_OK) sum_kinds(&d->cost.peak, d->cost.memory.at_peak);
     ts_state_destroy(state);
     return status;
 }
@@ -295,9 +340,12 @@ static ts_status work(ts_rank *me, void *argument)
     tsi_stages *stages = NULL;
     if (mesh && !d->model) status = tsi_train_declare(d->config, mesh, &how, &twin, &stages);
     if (stages) tsi_stages_tell(stages, d->config, &d->cost);
-    if (status == TS_OK) status = twin ? ts_model_materialize(twin) : ts_rank_status(me);
+    if (status == TS_OK && !twin) status = ts_rank_status(me);
+    if (status == TS_OK && !d->how) status = tsi_tracker_begin(&d->tracker, me, twin->root);
+    if (status == TS_OK) status = ts_model_materialize(twin);
     ts_optimizer *optimizer = status == TS_OK ? optimizer_of(twin, &d->shape) : NULL;
     if (status == TS_OK) status = run_all(me, d, twin, mesh, stages, optimizer);
+    tsi_tracker_release(&d->tracker);
     ts_optimizer_destroy(optimizer);
     tsi_stages_close(stages);
     ts_model_destroy(twin);
@@ -416,6 +464,7 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_descr
     ts_status status = run_described(&d);
     tsi_free(d.mesh);
     if (status == TS_OK) *out = d.cost;
+    if (status == TS_OK && of->differs) *of->differs = d.differs;
     return status;
 }
 
@@ -474,9 +523,43 @@ static ts_status pipeline_stride(const char *mesh, int64_t *out)
     return TS_OK;
 }
 
+/* A rank among those before: *most is that with most, and knows which has least. */
+static void see_rank(const ts_train_cost *one, int64_t rank, ts_train_cost *most)
+{
+    int64_t least = most->least_bytes, who = most->rank_least;
+    bool first = most->ranks == 0;
+    if (first || one->memory.peak > most->memory.peak) {
+        *most = *one;
+        most->rank_most = rank;
+    }
+    bool less = first || one->memory.peak < least;
+    most->least_bytes = less ? one->memory.peak : least;
+    most->rank_least = less ? rank : who;
+}
+
+/* The first rank of a stage has the largest pieces; where the last has other ones it is looked at
+ * too. *one: the first; `last`: the rank of the same stage that has the last of every axis. */
+static ts_status see_stage(const ts_train_config *config, const tsi_described *first, int64_t last,
+                           ts_train_cost *one, ts_train_cost *most)
+{
+    tsi_described of = *first;
+    bool differs = false;
+    of.differs = &differs;
+    TSI_TRY(tsi_train_estimate_rank(config, &of, one));
+    see_rank(one, of.rank, most);
+    if (!differs) return TS_OK;
+    ts_train_cost *other = tsi_alloc(sizeof *other);
+    if (!other) return tsi_fail_memory("a plan", sizeof *other);
+    of.rank = last;
+    ts_status status = tsi_train_estimate_rank(config, &of, other);
+    if (status == TS_OK) see_rank(other, last, most);
+    tsi_free(other);
+    return status;
+}
+
 /* The rank with most of all places along pp; work and parameters are of all of them. */
 static ts_status forecast_stages(const ts_train_config *config, const tsi_described *first,
-                                 int64_t places, ts_train_cost *out)
+                                 int64_t places, int64_t ranks, ts_train_cost *out)
 {
     ts_train_cost most = { 0 }, one, params = { 0 };
     int64_t stride, peak[TS_TRAIN_PLACES_MAX] = { 0 };
@@ -485,8 +568,7 @@ static ts_status forecast_stages(const ts_train_config *config, const tsi_descri
     for (int64_t at = 0; at < places; at++) {
         tsi_described of = *first;
         of.rank = at * stride;
-        TSI_TRY(tsi_train_estimate_rank(config, &of, &one));
-        if (at == 0 || one.memory.peak > most.memory.peak) most = one;
+        TSI_TRY(see_stage(config, &of, ranks - 1 - (places - 1 - at) * stride, &one, &most));
         if (at == 0) params = one;
         tsi_describe_merge(&params, &one);
         if (at < TS_TRAIN_PLACES_MAX) peak[at] = one.memory.peak;
@@ -533,10 +615,14 @@ ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
     TSI_TRY(tsi_train_vocabulary(config, &of.vocab));
     int64_t places = roles.size[TS_ROLE_PIPELINE];
     if (places > 0) {
-        TSI_TRY(forecast_stages(config, &of, places, out));
+        TSI_TRY(forecast_stages(config, &of, places, roles.ranks, out));
         return forecast_schedule(config, places, out);
     }
-    return tsi_train_estimate_rank(config, &of, out); /* the first has the largest pieces */
+    ts_train_cost *one = tsi_alloc(sizeof *one);
+    if (!one) return tsi_fail_memory("a plan", sizeof *one);
+    ts_status status = see_stage(config, &of, roles.ranks - 1, one, out);
+    tsi_free(one);
+    return status;
 }
 
 ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)

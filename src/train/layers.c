@@ -5,6 +5,7 @@
  * them. Three short models tell that amount twice; only if both tell the same, number by number,
  * is it continued to the whole one. Else, and where layers are not alike, all of it is run. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +74,123 @@ static bool extend_params(const ts_train_cost *x, const ts_train_cost *y, ts_tra
     return good;
 }
 
+/* ---- whose it is at the peak ----------------------------------------------------------------- */
+
+typedef struct stretch {
+    const ts_train_cost *x, *y;
+    ts_train_cost *z;
+    int64_t n, period;     /* how many times the layers of a period are added */
+    int64_t layers, whole; /* of z; of the model */
+} stretch;
+
+/* The number in "model.layers.3.mlp": where it begins, and what is behind it; NULL: there is none.
+ */
+static const char *number_in(const char *name, int64_t *number, const char **rest)
+{
+    for (const char *at = name; at; at = strchr(at, '.')) {
+        at += *at == '.';
+        size_t digits = strspn(at, "0123456789");
+        if (digits == 0 || (at[digits] != '.' && at[digits] != '\0')) continue;
+        *number = strtoll(at, NULL, 10);
+        *rest = at + digits;
+        return at;
+    }
+    return NULL;
+}
+
+static const ts_train_module *row_named(const ts_train_cost *c, const char *name)
+{
+    static const ts_train_module none = { .name = "" };
+    for (int32_t i = 0; i < c->peak.row_count; i++)
+        if (strcmp(c->peak.row[i].name, name) == 0) return &c->peak.row[i];
+    return &none;
+}
+
+/* Row i of the whole: its first layers and its last three are those of the short one. */
+static bool add_layer(const stretch *s, const ts_train_module *like, int64_t number,
+                      ts_train_peak *out)
+{
+    enum { LAST = 3 };
+    int64_t middle = s->layers - s->period - LAST, from = number, old;
+    const char *rest, *at = number_in(like->name, &old, &rest);
+    if (number >= s->whole - LAST)
+        from = number - (s->whole - s->layers);
+    else if (number >= middle)
+        from = middle + (number - middle) % s->period;
+    char name[sizeof like->name];
+    snprintf(name, sizeof name, "%.*s%lld", (int)(at - like->name), like->name, (long long)from);
+    const ts_train_module *row = row_named(s->z, name);
+    if (!row->name[0] || out->row_count == TS_TRAIN_MODULES_MAX) return false;
+    out->row[out->row_count] = *row;
+    snprintf(out->row[out->row_count++].name, sizeof name, "%.*s%lld", (int)(at - like->name),
+             like->name, (long long)number);
+    return true;
+}
+
+static bool add_other(const stretch *s, const ts_train_module *like, ts_train_peak *out)
+{
+    const ts_train_module *x = row_named(s->x, like->name), *y = row_named(s->y, like->name);
+    bool good = out->row_count < TS_TRAIN_MODULES_MAX;
+    if (!good) return false;
+    ts_train_module *to = &out->row[out->row_count++];
+    *to = *like;
+    for (int k = 0; k < TS_MEMORY_KINDS; k++)
+        good &= extend(x->bytes[k], y->bytes[k], &to->bytes[k], s->n);
+    return good;
+}
+
+/* "model.layers.7.mlp" is the same layer in all three, or the same from the last on. */
+static bool extend_place(const stretch *s, ts_train_peak *out)
+{
+    const ts_train_peak *p[3] = { &s->x->peak, &s->y->peak, &s->z->peak };
+    int64_t number[3] = { 0 };
+    const char *rest[3] = { "", "", "" }, *at[3];
+    bool good = true;
+    for (int i = 0; i < 3; i++)
+        at[i] = number_in(p[i]->module, &number[i], &rest[i]);
+    for (int i = 0; i < 3; i++) {
+        good &= strcmp(p[i]->phase, out->phase) == 0 && strcmp(p[i]->op, out->op) == 0;
+        good &= !at[i] == !at[2] &&
+                strcmp(at[i] ? rest[i] : p[i]->module, at[2] ? rest[2] : p[2]->module) == 0;
+    }
+    if (!good || !at[2]) return good;
+    int64_t step = number[2] - number[1];
+    if (number[1] - number[0] != step || (step != 0 && step != s->period)) return false;
+    snprintf(out->module, sizeof out->module, "%.*s%lld%s", (int)(at[2] - p[2]->module),
+             p[2]->module, (long long)(number[2] + step * s->n), rest[2]);
+    return true;
+}
+
+/* Layer by layer; what they hold together has to be what kinds were continued to. */
+static bool extend_peak(const stretch *s)
+{
+    ts_train_peak *out = tsi_alloc(sizeof *out);
+    bool good = out != NULL, layered = false;
+    if (good) *out = s->z->peak;
+    if (good) out->row_count = 0;
+    good = good && extend_place(s, out) &&
+           extend(s->x->peak.bytes, s->y->peak.bytes, &out->bytes, s->n);
+    for (int32_t i = 0; good && i < s->z->peak.row_count; i++) {
+        const ts_train_module *row = &s->z->peak.row[i];
+        int64_t number;
+        const char *rest;
+        if (!number_in(row->name, &number, &rest))
+            good = add_other(s, row, out);
+        else if (!layered)
+            for (int64_t n = 0; good && n < s->whole; n++)
+                good = add_layer(s, row, n, out);
+        layered |= number_in(row->name, &number, &rest) != NULL;
+    }
+    int64_t sum[TS_MEMORY_KINDS] = { 0 };
+    for (int32_t i = 0; good && i < out->row_count; i++)
+        for (int k = 0; k < TS_MEMORY_KINDS; k++)
+            sum[k] += out->row[i].bytes[k];
+    good = good && memcmp(sum, s->z->memory.at_peak, sizeof sum) == 0;
+    if (good) s->z->peak = *out;
+    tsi_free(out);
+    return good;
+}
+
 static bool extend_cost(const ts_train_cost *x, const ts_train_cost *y, ts_train_cost *z, int64_t n)
 {
     /* Fewer activations with more layers: states grow faster than the peak, so that in the whole
@@ -88,6 +206,9 @@ static bool extend_cost(const ts_train_cost *x, const ts_train_cost *y, ts_train
     good &= extend_real(x->product_flops, y->product_flops, &z->product_flops, n);
     good &= extend_real(x->attention_flops, y->attention_flops, &z->attention_flops, n);
     good &= extend(x->touched_bytes, y->touched_bytes, &z->touched_bytes, n);
+    good &= extend(x->least_bytes, y->least_bytes, &z->least_bytes, n);
+    good &= x->rank_most == z->rank_most && y->rank_most == z->rank_most;
+    good &= x->rank_least == z->rank_least && y->rank_least == z->rank_least;
     return good && extend_memory(&x->memory, &y->memory, &z->memory, n) &&
            extend_traffic(x, y, z, n) && extend_params(x, y, z, n);
 }
@@ -114,7 +235,10 @@ bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forec
         few->model.layers = first + i * period;
         good = forecast(few, &cost[i]) == TS_OK;
     }
-    good = good && extend_cost(&cost[0], &cost[1], &cost[2], (layers - few->model.layers) / period);
+    int64_t n = good ? (layers - few->model.layers) / period : 0;
+    good = good && extend_cost(&cost[0], &cost[1], &cost[2], n);
+    good = good && extend_peak(&(stretch){ &cost[0], &cost[1], &cost[2], n, period,
+                                           few->model.layers, layers });
     if (good) *out = cost[2];
     if (good) out->curve.count = 0; /* that of a short one says little */
     tsi_free(few);

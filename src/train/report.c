@@ -416,6 +416,7 @@ ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result)
     tsi_report_busy(&out, run);
     tsi_report_curves(&out, run);
     memory(&out, run);
+    tsi_report_peak(&out, run);
     mesh(&out, run);
     tsi_report_layout(&out, run);
     configuration(&out, run->config);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report_places.c - parts of the page that set what was planned beside what was: traffic by axis
- * and kind, where parameters lie, and which ranks the others waited for. */
+ * and kind, where parameters lie, whose memory is at its largest moment, and which ranks the others
+ * waited for. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -60,6 +61,94 @@ void tsi_report_layout(tsi_text *out, const tsi_run *run)
     }
     tsi_text_add(out, "</table>\n");
 }
+
+/* ---- memory by module ------------------------------------------------------------------------ */
+
+static int64_t row_bytes(const ts_train_module *row)
+{
+    int64_t sum = 0;
+    for (int k = 0; k < TS_MEMORY_KINDS; k++)
+        sum += row->bytes[k];
+    return sum;
+}
+
+static int64_t bytes_named(const ts_train_peak *peak, const char *name)
+{
+    for (int32_t i = 0; i < peak->row_count; i++)
+        if (strcmp(peak->row[i].name, name) == 0) return row_bytes(&peak->row[i]);
+    return 0;
+}
+
+static void peak_row(tsi_text *out, const char *what, int64_t planned, int64_t held)
+{
+    char a[32], b[32];
+    tsi_text_printf(out, "<tr><td>%s</td><td>%s</td><td>%s</td></tr>", what,
+                    tsi_text_bytes(a, sizeof a, planned), tsi_text_bytes(b, sizeof b, held));
+}
+
+static void place(tsi_text *out, const char *what, const ts_train_peak *p)
+{
+    char bytes[32];
+    tsi_text_printf(out, "%s %s in %s%s%s%s%s", what, tsi_text_bytes(bytes, sizeof bytes, p->bytes),
+                    p->phase, p->module[0] ? " of " : "", p->module, p->op[0] ? ", by " : "",
+                    p->op);
+}
+
+/* The largest modules of the plan, and the others as one. */
+static void peak_rows(tsi_text *out, const ts_train_peak *plan, const ts_train_peak *held)
+{
+    enum { ROWS = 10 };
+    bool shown[TS_TRAIN_MODULES_MAX] = { false };
+    int64_t planned = plan->bytes, was = held->bytes;
+    for (int32_t n = 0; n < ROWS && n < plan->row_count; n++) {
+        int32_t most = -1;
+        for (int32_t i = 0; i < plan->row_count; i++)
+            if (!shown[i] && (most < 0 || row_bytes(&plan->row[i]) > row_bytes(&plan->row[most])))
+                most = i;
+        const char *name = plan->row[most].name;
+        int64_t here = bytes_named(held, name);
+        shown[most] = true;
+        peak_row(out, name[0] ? name : "outside the modules", row_bytes(&plan->row[most]), here);
+        planned -= row_bytes(&plan->row[most]);
+        was -= here;
+    }
+    if (planned != 0 || was != 0) peak_row(out, "others", planned, was);
+}
+
+/* "planned 3.0 MiB (rank 2) to 4.1 MiB (rank 0)" */
+static void range(tsi_text *out, const char *what, const int64_t *peak, int64_t ranks)
+{
+    char a[32], b[32];
+    int64_t least = 0, most = 0;
+    for (int64_t i = 1; i < ranks; i++) {
+        if (peak[i] < peak[least]) least = i;
+        if (peak[i] > peak[most]) most = i;
+    }
+    tsi_text_printf(out, "%s %s (rank %lld) to %s (rank %lld)", what,
+                    tsi_text_bytes(a, sizeof a, peak[least]), (long long)least,
+                    tsi_text_bytes(b, sizeof b, peak[most]), (long long)most);
+}
+
+void tsi_report_peak(tsi_text *out, const tsi_run *run)
+{
+    const ts_train_peak *held = run->seen.peak;
+    if (!run->cost || !held || held->row_count == 0) return;
+    const ts_train_peak *plan = &run->cost->peak;
+    tsi_text_add(out, "<h2>Whose memory it is when rank 0 holds most</h2><p>");
+    place(out, "Planned:", plan);
+    place(out, ". Held in the second step of this process:", held);
+    tsi_text_add(out, ".</p><table><tr><th>module</th><th>planned</th><th>held</th></tr>");
+    peak_rows(out, plan, held);
+    tsi_text_add(out, "</table>");
+    if (run->peak_of && run->plan.ranks > 1) {
+        range(out, "<p>Of all ranks at most: planned", run->peak_of, run->plan.ranks);
+        range(out, ", held", run->peak_of + run->plan.ranks, run->plan.ranks);
+        tsi_text_add(out, ".</p>");
+    }
+    tsi_text_add(out, "\n");
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* The rank that most steps waited for, and how often; -1: there were no steps. */
 static int64_t slowest(const tsi_history *h, int64_t ranks, int64_t *steps)

@@ -115,6 +115,7 @@ typedef struct tsi_run {
     tsi_seen seen;         /* of the same one */
     ts_train_rates rates;  /* of this machine, after a run of a second; or 0 */
     double busy, *busy_of; /* seconds without waiting: of this rank; of a step, by rank, or NULL */
+    int64_t *peak_of;      /* by rank: bytes planned, then bytes held at most; or NULL */
     int64_t trace_first, trace_last, trace_ns; /* steps; when the first of them began, or 0 */
     int64_t waited_ns; /* for other ranks, up to the step that was told last */
     FILE *loads;       /* rank 0: experts.jsonl, from the first step with routers on; or NULL */
@@ -219,6 +220,7 @@ typedef struct tsi_described {
     int64_t rank;
     bool together;   /* ranks are threads of one process */
     int32_t threads; /* of a rank that computes on the host; 0: it does not */
+    bool *differs;   /* (optional) whether the last rank of its stage may hold more or less */
 } tsi_described;
 int32_t tsi_train_threads(ts_rank *rank); /* so, of a rank that is there */
 /* As ts_train_forecast, of one rank. */
@@ -347,6 +349,7 @@ ts_status tsi_trace_write(tsi_run *run);                 /* [coll] */
 ts_status tsi_report_write(const tsi_run *run, const ts_train_result *result);
 void tsi_report_traffic(struct tsi_text *out, const tsi_run *run);
 void tsi_report_layout(struct tsi_text *out, const tsi_run *run);
+void tsi_report_peak(struct tsi_text *out, const tsi_run *run);
 void tsi_report_ranks(struct tsi_text *out, const tsi_run *run);
 void tsi_report_gantt(struct tsi_text *out, const tsi_run *run);
 void tsi_report_curves(struct tsi_text *out, const tsi_run *run);

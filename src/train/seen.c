@@ -78,10 +78,13 @@ void tsi_curve_end(tsi_curve *c)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-ts_status tsi_seen_begin(tsi_seen *w, ts_rank *me)
+ts_status tsi_seen_begin(tsi_seen *w, ts_rank *me, ts_module *root)
 {
     w->held = tsi_calloc(1, sizeof *w->held);
-    if (!w->held) return tsi_fail_memory("the memory of a step", sizeof *w->held);
+    w->peak = tsi_calloc(1, sizeof *w->peak);
+    if (!w->held || !w->peak) return tsi_fail_memory("the memory of a step", sizeof *w->peak);
+    TSI_TRY(tsi_tracker_begin(&w->tracker, me, root));
+    tsi_tracker_step(&w->tracker, "forward");
     w->me = me;
     w->begin_ns = tsi_clock_ns();
     w->event = tsi_ring_last(me->ring);
@@ -118,12 +121,13 @@ static void paint_row(const tsi_seen *w, unsigned char *cell)
             paint(w, cell, e.begin_ns, e.end_ns, TSI_SEEN_WAITS);
 }
 
-ts_status tsi_seen_end(tsi_seen *w, ts_group *all)
+ts_status tsi_seen_end(tsi_seen *w, ts_group *all, ts_module *root, ts_optimizer *optimizer)
 {
     int64_t ranks = ts_rank_count(w->me), mine = ts_rank_index(w->me);
     if (!w->watching) return TS_OK;
     w->watching = false;
     tsi_curve_end(&w->curve);
+    TSI_TRY(tsi_tracker_end(&w->tracker, root, optimizer, w->peak));
     w->end_ns = tsi_clock_ns();
     w->event_last = tsi_ring_last(w->me->ring);
     size_t bytes = (size_t)ranks * TSI_SEEN_CELLS;
@@ -139,7 +143,9 @@ ts_status tsi_seen_end(tsi_seen *w, ts_group *all)
 void tsi_seen_release(tsi_seen *w)
 {
     if (w->watching) tsi_curve_end(&w->curve);
+    tsi_tracker_release(&w->tracker);
     tsi_free(w->cell);
     tsi_free(w->held);
+    tsi_free(w->peak);
     *w = (tsi_seen){ 0 };
 }

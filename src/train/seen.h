@@ -7,6 +7,7 @@
 
 #include "base/observe.h"
 #include "tessera/train.h"
+#include "train/tracker.h"
 
 /* Memory by kind after each call of an operator; also of a world without data. */
 typedef struct tsi_curve {
@@ -34,11 +35,14 @@ typedef struct tsi_seen {
     unsigned char *cell;  /* [rank][TSI_SEEN_CELLS]: 0 nothing, 1 + phase, or TSI_SEEN_WAITS */
     ts_train_curve *held; /* memory */
     tsi_curve curve;
+    tsi_tracker tracker;
+    ts_train_peak *peak; /* its largest moment */
 } tsi_seen;
-ts_status tsi_seen_begin(tsi_seen *w, ts_rank *me);
+ts_status tsi_seen_begin(tsi_seen *w, ts_rank *me, ts_module *root);
 /* What the rank did in a while; nothing unless a step is watched. */
 void tsi_seen_phase(tsi_seen *w, int32_t phase, int64_t from_ns, int64_t to_ns);
-ts_status tsi_seen_end(tsi_seen *w, ts_group *all); /* [coll] rows of all ranks */
+/* [coll] Rows of all ranks. */
+ts_status tsi_seen_end(tsi_seen *w, ts_group *all, ts_module *root, ts_optimizer *optimizer);
 void tsi_seen_release(tsi_seen *w);
 
 #endif

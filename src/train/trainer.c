@@ -138,6 +138,7 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     ts_status status = loss ? TS_OK : ts_rank_status(run->me);
     for (int64_t part = 0; part < c->train.accumulate && status == TS_OK; part++)
         status = tsi_run_forward_backward(run, step, part, loss, mark);
+    tsi_tracker_phase(&run->seen.tracker, "update");
     if (status == TS_OK) status = tsi_run_routers(run, out);
     if (status == TS_OK) status = tsi_run_norms(run, step + 1);
     if (status == TS_OK) status = ts_optimizer_rate(run->optimizer, out->rate);
@@ -315,13 +316,15 @@ static ts_status tell_step(tsi_run *run, open_step *open, ts_train_result *out, 
 static ts_status look_begin(tsi_run *run)
 {
     TSI_TRY(tsi_traffic_begin(&run->traffic, tsi_model_mesh(run->model)));
-    return run->config->log.report ? tsi_seen_begin(&run->seen, run->me) : TS_OK;
+    if (!run->config->log.report) return TS_OK;
+    return tsi_seen_begin(&run->seen, run->me, ts_model_module(run->model));
 }
 
 static ts_status look_end(tsi_run *run, ts_status status)
 {
     tsi_traffic_end(&run->traffic);
-    return status == TS_OK ? tsi_seen_end(&run->seen, run->all) : status;
+    TSI_TRY(status);
+    return tsi_seen_end(&run->seen, run->all, ts_model_module(run->model), run->optimizer);
 }
 
 static ts_status loop(tsi_run *run, ts_train_result *out)
@@ -393,6 +396,19 @@ static ts_status save_tokenizer(const tsi_run *run, const char *directory)
     return status;
 }
 
+static ts_status gather_peaks(tsi_run *run)
+{
+    int64_t ranks = ts_rank_count(run->me), mine = ts_rank_index(run->me);
+    run->peak_of = tsi_calloc((size_t)(2 * ranks), sizeof *run->peak_of);
+    if (!run->peak_of) return tsi_fail_memory("the memory of ranks", (size_t)ranks * 16);
+    run->peak_of[mine] = run->planned.peak;
+    run->peak_of[ranks + mine] = run->measures.memory.peak;
+    ts_array all = TS_INIT(ts_array); /* each rank has its own, the others are 0 */
+    all.data = run->peak_of;
+    all.meta = (ts_meta){ .shape = TS_SHAPE(2 * ranks), .dtype = TS_DTYPE_I64 };
+    return ts_group_all_reduce(run->all, &all, &all, TS_REDUCE_SUM, NULL);
+}
+
 /* What the report wants of all ranks: what each took, and the rates of the machine, where the run
  * was long enough to compare with. */
 static ts_status gather_numbers(tsi_run *run, const ts_train_result *out)
@@ -406,6 +422,7 @@ static ts_status gather_numbers(tsi_run *run, const ts_train_result *out)
     all.data = run->busy_of;
     all.meta = (ts_meta){ .shape = TS_SHAPE(ranks), .dtype = TS_DTYPE_F64 };
     TSI_TRY(ts_group_all_reduce(run->all, &all, &all, TS_REDUCE_SUM, NULL));
+    TSI_TRY(gather_peaks(run));
     double seconds = run->seconds; /* the first rank's decides */
     all.data = &seconds;
     all.meta.shape = TS_SHAPE(1);
@@ -469,6 +486,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     if (run.norms) fclose(run.norms);
     if (run.samples) fclose(run.samples);
     ts_state_destroy(run.state);
+    tsi_seen_release(&run.seen); /* it looks at memory that goes now */
     tsi_again_tell(&run.again, out);
     tsi_again_close(&run);
     ts_optimizer_destroy(run.optimizer);
@@ -480,7 +498,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     tsi_free(run.row);
     tsi_free(run.cost);
     tsi_free(run.busy_of);
-    tsi_seen_release(&run.seen);
+    tsi_free(run.peak_of);
     ts_mesh_release(run.mesh);
     tsi_output_close(&run);
     return status;

@@ -44,6 +44,10 @@ done
 says plan_places 0 'fsdp:S(0)[1] tp:S(0)[0]' "$tessera" train examples/train/llama3-70b.ini --plan-only --gflops 1000
 says plan_groups 0 '8 apart, in 8 groups: 0 8 ..' \
     "$tessera" train examples/train/llama3-70b.ini --plan-only --gflops 1000
+says plan_peak 0 '"operator"' "$tessera" train examples/train/llama3-8b.ini --plan-only --json --gflops 1000
+says plan_where 0 'at the peak: ' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
+says plan_least 0 'the least is' "$tessera" train examples/train/tales.ini --plan-only --gflops 1 \
+    --set "parallel.mesh=pp=2, tp=2"
 says plan_text 0 'gathered' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
 says plan_of_nothing 1 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only \
     --set model.vocab=0

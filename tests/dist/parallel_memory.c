@@ -2,6 +2,7 @@
 /* parallel_memory.c - memory of sharded training: what is said before a step is what the step
  * takes, kind by kind, and the device is asked for none once the order of units is known. */
 #include <math.h>
+#include <string.h>
 
 #include "array/pool.h"
 #include "dist/memory_util.h"
@@ -9,6 +10,7 @@
 #include "parallel/unit.h"
 #include "tessera/tessera.h"
 #include "tessera/train.h"
+#include "train/tracker.h"
 
 typedef struct memory_case {
     const char *name, *mesh;
@@ -140,9 +142,9 @@ typedef struct moment {
     int64_t most;
 } moment;
 
-static void look(void *context, void *memory, size_t bytes)
+static void look(void *context, void *memory, size_t bytes, uint32_t tag)
 {
-    (void)memory, (void)bytes;
+    (void)memory, (void)bytes, (void)tag;
     static const int32_t tags[] = { TSI_TAG_PARAMETER, TSI_TAG_GRADIENT, TSI_TAG_OPTIMIZER,
                                     TSI_TAG_GATHERED };
     moment *m = context;
@@ -163,7 +165,7 @@ static ts_status count_together(ts_rank *me, ts_model *model, ts_optimizer *opti
 {
     tsi_pool *pool = tsi_pool_of(me);
     moment m = { .pool = pool };
-    const tsi_pool_watch watch = { look, look_away, &m };
+    const tsi_pool_watch watch = { look, look_away, &m, NULL };
     tsi_pool_watch_by(pool, &watch);
     ts_status status = step(me, model, optimizer, c);
     tsi_pool_watch_by(pool, NULL);
@@ -191,6 +193,30 @@ static void check_kinds(const outcome *o, const ts_memory *plan, const ts_memory
              (long long)real->peak, (long long)plan->peak);
 }
 
+/* One more step: its largest moment is the plan's, and the same modules hold the same then. */
+static ts_status check_peak(const outcome *o, ts_rank *me, ts_model *model, ts_optimizer *optimizer,
+                            const ts_train_peak *plan)
+{
+    ts_train_peak held;
+    tsi_tracker tracker;
+    ts_module *root = ts_model_module(model);
+    ts_status status = tsi_tracker_begin(&tracker, me, root);
+    if (status != TS_OK) return status;
+    tsi_tracker_step(&tracker, "forward");
+    status = step(me, model, optimizer, o->c);
+    if (status == TS_OK) status = tsi_tracker_end(&tracker, root, optimizer, &held);
+    tsi_tracker_release(&tracker);
+    if (status != TS_OK || held.bytes != plan->bytes) return status; /* check_kinds says how near */
+    TEST_SAY(o->t,
+             strcmp(plan->phase, held.phase) == 0 && strcmp(plan->module, held.module) == 0 &&
+                 strcmp(plan->op, held.op) == 0,
+             "%s: planned in %s of %s by %s, held in %s of %s by %s", o->c->name, plan->phase,
+             plan->module, plan->op, held.phase, held.module, held.op);
+    TEST_SAY(o->t, memcmp(plan->row, held.row, sizeof held.row) == 0,
+             "%s: other modules hold the %lld bytes", o->c->name, (long long)held.bytes);
+    return TS_OK;
+}
+
 static ts_status compare(ts_rank *me, void *argument)
 {
     outcome *o = argument;
@@ -214,6 +240,7 @@ static ts_status compare(ts_rank *me, void *argument)
     if (status == TS_OK) status = ts_rank_memory(me, &real);
     if (status == TS_OK) check_kinds(o, &cost.memory, &real);
     if (c->ep <= 1) TEST_EQ(o->t, tsi_pool_reserved(tsi_pool_of(me)), reserved);
+    if (status == TS_OK) status = check_peak(o, me, model, optimizer, &cost.peak);
     int64_t together = 0;
     if (status == TS_OK && o->counts) status = count_together(me, model, optimizer, c, &together);
     if (ts_rank_index(me) == 0) {

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/thread.h"
+#include "device/parallel.h"
 #include "harness/test.h"
 #include "train/run.h"
 
@@ -39,6 +41,13 @@ static void same_costs(test *t, const ts_train_cost *a, const ts_train_cost *b)
         same(t, ts_memory_kind_name((ts_memory_kind)k), a->memory.at_peak[k], b->memory.at_peak[k]);
         same(t, "the most", a->memory.most[k], b->memory.most[k]);
     }
+    TEST_TEXT(t, a->peak.phase, b->peak.phase);
+    TEST_TEXT(t, a->peak.module, b->peak.module);
+    TEST_TEXT(t, a->peak.op, b->peak.op);
+    same(t, "modules", a->peak.row_count, b->peak.row_count);
+    for (int32_t i = 0; i < a->peak.row_count; i++)
+        TEST_SAY(t, memcmp(&a->peak.row[i], &b->peak.row[i], sizeof a->peak.row[i]) == 0,
+                 "memory of %s", b->peak.row[i].name);
     same(t, "kinds of traffic", a->traffic_count, b->traffic_count);
     for (int32_t i = 0; i < a->traffic_count; i++) {
         TEST_CHECK(t, strcmp(a->traffic[i].axes, b->traffic[i].axes) == 0);
@@ -50,6 +59,36 @@ static void same_costs(test *t, const ts_train_cost *a, const ts_train_cost *b)
         same(t, a->param[i].pattern, a->param[i].bytes, b->param[i].bytes);
     TEST_CHECK(t, a->flops_per_token > 0.999999999 * b->flops_per_token &&
                       a->flops_per_token < 1.000000001 * b->flops_per_token);
+}
+
+/* The range of ranks that is said, from few of them, is that of all of them. */
+TS_TEST(ranks_with_most_and_least)
+{
+    static const char *const row[][2] = {
+        { "fsdp=3", "train.batch=6" },         { "fsdp=4, tp=2", "model.vocab=257" },
+        { "dp=2, cp=2", "data.context=62" },   { "pp=2, tp=2", "train.batch=8" },
+        { "pp=2, fsdp=2", "model.vocab=257" }, { "dp=4", "train.batch=6" },
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        static ts_train_cost said, one;
+        ts_train_config *config = published(t, "gpt2-124m", row[i][0], row[i][1]);
+        TEST_OK(t, ts_train_config_set(config, "model.layers=3"));
+        if (i != 2) TEST_OK(t, ts_train_config_set(config, "data.context=64"));
+        TEST_OK(t, ts_train_forecast(config, &said));
+        int64_t least = INT64_MAX, most = 0;
+        tsi_described of = { .together = said.ranks <= tsi_core_count() };
+        of.threads = tsi_parallel_default(said.ranks);
+        for (of.rank = 0; of.rank < said.ranks; of.rank++) {
+            TEST_OK(t, tsi_train_estimate_rank(config, &of, &one));
+            if (one.memory.peak < least) least = one.memory.peak;
+            if (one.memory.peak > most) most = one.memory.peak;
+            if (of.rank == said.rank_most) same(t, row[i][0], said.memory.peak, one.memory.peak);
+            if (of.rank == said.rank_least) same(t, row[i][0], said.least_bytes, one.memory.peak);
+        }
+        same(t, row[i][0], said.memory.peak, most);
+        same(t, row[i][1], said.least_bytes, least);
+        ts_train_config_destroy(config);
+    }
 }
 
 /* Products and attention are all that has FLOPs; times are amounts over rates. */
