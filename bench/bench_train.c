@@ -169,7 +169,7 @@ static ts_status work(ts_rank *me, void *argument)
     ts_model_options options = TS_INIT(ts_model_options);
     options.compute = (int32_t)r->compute;
     trainee t = { .model = ts_model_declare(mesh, &r->self->config, &options) };
-    if (t.model && ts_mesh_axis(mesh, "fsdp") >= 0) (void)ts_model_fsdp(t.model, NULL);
+    if (t.model && cli_mesh_has_units(mesh)) (void)ts_model_fsdp(t.model, NULL);
     if (t.model) (void)ts_model_materialize(t.model);
     if (ts_rank_status(me) == TS_OK) t.optimizer = ts_adamw_create(ts_model_module(t.model), NULL);
     ts_train_shape shape = { .struct_size = sizeof shape,

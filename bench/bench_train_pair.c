@@ -68,7 +68,7 @@ static ts_status make_side(const bench_pair *p, ts_rank *me, side *s)
     s->model = ts_model_declare(mesh, &p->config, &options);
     for (int64_t i = 1; i + 1 < ts_model_block_count(s->model); i++)
         ts_module_checkpoint(ts_model_block(s->model, i), p->recompute);
-    if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(s->model, &units);
+    if (cli_mesh_has_units(mesh)) ts_model_fsdp(s->model, &units);
     ts_model_materialize(s->model);
     ts_fsdp_set(ts_model_module(s->model), TS_FSDP_TIMES, 1);
     s->optimizer = ts_adamw_create(ts_model_module(s->model), NULL);

@@ -262,3 +262,8 @@ ts_status cli_mesh_ranks(const char *text, int64_t *ranks)
     *ranks = roles.ranks;
     return status;
 }
+
+bool cli_mesh_has_units(const ts_mesh *mesh)
+{
+    return ts_mesh_axis(mesh, "fsdp") >= 0 || ts_mesh_axis(mesh, "replicate") >= 0;
+}

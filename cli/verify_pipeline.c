@@ -89,7 +89,7 @@ void verify_pipe_open(verify_pipe *p, const verify_setting *s, ts_mesh *mesh)
     if (p->model == NULL || (s->schedule != NULL && !open_stages(p, mesh))) return;
     for (int64_t i = 0; i < ts_model_block_count(p->model); i++)
         ts_module_checkpoint(ts_model_block(p->model, i), (int)s->again);
-    if (ts_mesh_axis(mesh, "fsdp") >= 0) ts_model_fsdp(p->model, &s->units);
+    if (cli_mesh_has_units(mesh)) ts_model_fsdp(p->model, &s->units);
     ts_model_materialize(p->model);
 }
 

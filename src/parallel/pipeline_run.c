@@ -228,7 +228,7 @@ static void forget_flight(ts_pipeline *p, const ts_cell *c)
 static bool by_micro(const ts_module *m)
 {
     const tsi_unit *u = m->unit;
-    return u && u->options.reshard == TS_RESHARD_YES;
+    return u && u->axes_cut && u->options.reshard == TS_RESHARD_YES;
 }
 
 static bool stage_by_micro(const tsi_stage *s)

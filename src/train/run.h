@@ -204,11 +204,11 @@ char *tsi_run_meaning(tsi_run *run);
 /* "model.heads is 2 there and 4 here; ..."; NULL in *out: nothing differs. The caller frees. */
 ts_status tsi_meaning_compare(tsi_run *run, const ts_archive *archive, char **out);
 
-/* Are gradients of this part of a step reduced with a later one's? Those of units are not: whole
- * they would be larger than all else. */
+/* Are gradients of this part of a step reduced with a later one's? Those that are cut are not:
+ * whole they would be larger than all else. */
 static inline int32_t tsi_train_waits(const ts_model *model, int64_t part, int64_t parts)
 {
-    return part + 1 < parts && !model->has_units;
+    return part + 1 < parts && ts_mesh_axis(model->mesh, "fsdp") < 0;
 }
 
 /* What of a configuration decides what a step costs. */

@@ -85,11 +85,12 @@ static ts_status recompute_layers(ts_model *model, const char *word)
     return TS_OK;
 }
 
-/* With an axis fsdp every block is a unit. */
+/* With an axis fsdp every block is a unit; with an axis replicate alone, too, of gradients that are
+ * reduced together. */
 static ts_status shard_blocks(ts_model *model, ts_mesh *mesh, const char *reshard)
 {
     ts_fsdp_options options = { .struct_size = sizeof options };
-    if (ts_mesh_axis(mesh, "fsdp") < 0) return TS_OK;
+    if (ts_mesh_axis(mesh, "fsdp") < 0 && ts_mesh_axis(mesh, "replicate") < 0) return TS_OK;
     TSI_TRY(ts_reshard_parse(reshard, &options.reshard));
     return ts_model_fsdp(model, &options);
 }

@@ -80,6 +80,19 @@ says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.ou
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select --set train.steps=2
 says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select
+# Copies are units, too: gradients are reduced block by block, once a step, and give the bits of shards.
+for parts in 1 2; do
+    says "copies in units, accumulated $parts" 0 'reduce_exchange       3 times' "$tessera" train "$work/a.ini" \
+        --plan-only --gflops 1 --set parallel.mesh=replicate=2 --set train.accumulate=$parts
+done
+for mesh in fsdp=3 replicate=3; do
+    "$tessera" train "$work/a.ini" --set train.output="$work/$mesh" --set parallel.mesh=$mesh --set log.sample=0 \
+        --set parallel.recompute=full --set train.clip=0 > /dev/null 2>&1
+    sed 's/.*"loss": \([0-9.]*\).*/\1/' "$work/$mesh/train.jsonl" > "$work/$mesh.loss"
+done
+[ "$(wc -l < "$work/fsdp=3.loss")" -eq 4 ] && cmp "$work/fsdp=3.loss" "$work/replicate=3.loss" > /dev/null &&
+    pass "shards and copies have the same bits" ||
+    fail "shards and copies have the same bits" "$(paste "$work/fsdp=3.loss" "$work/replicate=3.loss")"
 # Groups of experts may be a part of an axis, which no configuration names: planned, then run.
 for row in "fsdp=4 2" "fsdp=4 4" "replicate=4,fsdp=2 4" "fsdp=4,tp=2 4" "pp=2,fsdp=4 2"; do
     for how in "--plan-only --gflops 1" "--set train.steps=1"; do
