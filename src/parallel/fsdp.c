@@ -3,7 +3,8 @@
  *
  *   before forward    gather, unless it was gathered ahead; the next unit is gathered ahead
  *   after forward     let go, by the unit's reshard; without a tape always
- *   before backward   gather again, if it went; the unit before it is gathered ahead
+ *   before backward   gather again, if it went and a gradient reads it (that of a table of
+ *                     embeddings does not); the unit before it is gathered ahead
  *   in backward       a parameter goes when its gradient is complete, where it has a block
  *   after backward    reduce gradients, let go
  *   reset             a step was abandoned: shards are what handles show, nothing is on its way
@@ -32,11 +33,12 @@ static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     TSI_TRY(tsi_units_find(u));
     if (phase == TSI_UNIT_FORWARD) TSI_TRY(tsi_unit_watch(u));
     bool ahead = u->state == TSI_UNIT_COMING;
+    bool reads = tsi_unit_reads(u, phase);
     u->users++;
     TSI_TRY(tsi_units_agree(u, phase));
-    TSI_TRY(tsi_unit_gather(u));
+    if (reads) TSI_TRY(tsi_unit_gather(u));
     TSI_TRY(tsi_units_event(u, phase));
-    TSI_TRY(tsi_unit_bind(u));
+    if (reads) TSI_TRY(tsi_unit_bind(u));
     if (ahead) u->all->stats.prefetched++;
     return TS_OK;
 }
@@ -99,10 +101,35 @@ static ts_status check_trigger(tsi_unit *u)
                     u->name, (long long)u->trained);
 }
 
+/* Will the gradient of this call look at a parameter of the unit? Those of functions, and of what
+ * is made again, may. */
+static bool node_reads(const tsi_node *node, const tsi_unit *u)
+{
+    bool tells = (node->op || node->rounds || tsi_node_moves(node)) && !node->thin;
+    if (!tells) return true;
+    for (int32_t i = 0; node->saved && i < node->input_count + node->output_count; i++) {
+        const ts_tensor *held = node->saved[i];
+        if (!held || !held->swaps) continue;
+        for (int64_t k = 0; k < u->count; k++)
+            if (u->param[k].value == held) return true;
+    }
+    return false;
+}
+
+/* A call has ended; other calls may wait for their backwards, too. */
+static void note_reads(tsi_unit *u)
+{
+    const ts_tape *tape = tsi_tape_recording(u->rank);
+    if (u->open == 0) u->spares_backward = !u->options.unused;
+    for (int64_t i = u->node_first; u->spares_backward && i < tape->node_count; i++)
+        u->spares_backward = !node_reads(&tape->node[i], u);
+}
+
 static ts_status end_forward(ts_module *m, tsi_unit *u)
 {
     bool records = u->users == 1 && nodes_of(m->rank) > u->node_first;
     if (records) u->recorded = 1;
+    if (records) note_reads(u);
     if (records) u->open++;
     bool last = leave(u, u->users - 1, 1, &u->forward_passed);
     if (last) TSI_TRY(check_trigger(u));

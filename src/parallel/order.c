@@ -337,6 +337,10 @@ static ts_status gather_ahead(tsi_unit *u, tsi_unit_phase phase, bool notes)
     tsi_unit_event next = all->followed->event[all->at];
     /* Without a tape there is no backward to prepare. */
     if (!notes && next.phase != TSI_UNIT_FORWARD) return TS_OK;
+    if (!tsi_unit_reads(next.unit, next.phase)) {
+        all->until = waits ? u : NULL;
+        return TS_OK;
+    }
     if (!waits || next.unit->state != TSI_UNIT_CUT) return gather_unused(next.unit);
     all->until = u;
     all->later = next.unit;

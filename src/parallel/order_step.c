@@ -170,12 +170,13 @@ static ts_status reduce(walk *w, int64_t unit)
 
 static ts_status compute(walk *w, int64_t unit, int32_t phase, bool makes_grad)
 {
+    bool reads = w->state[unit] == TSI_UNIT_WHOLE;
     static const int32_t kind[] = { TSI_ACTION_FORWARD, TSI_ACTION_BACKWARD, TSI_ACTION_RECOMPUTE };
     return append(w, &(act){ .kind = kind[phase],
                              .group = -1,
                              .unit = unit,
                              .first = WHOLE,
-                             .first_how = TSI_READS,
+                             .first_how = reads ? TSI_READS : -1,
                              .second = GRAD,
                              .second_how = makes_grad ? TSI_MAKES : -1 });
 }
@@ -206,6 +207,23 @@ static bool turns_at(const tsi_unit_order *order, int64_t at)
            tsi_units_beside(next->unit, own->unit);
 }
 
+/* The unit of an event is there, and the next one comes, as far as they are read. */
+static ts_status enter(walk *w, const tsi_unit_event *own, const tsi_unit_event *next)
+{
+    const tsi_units *all = w->all;
+    int64_t unit = place_of(all, own->unit);
+    bool was_whole = w->state[unit] == TSI_UNIT_WHOLE;
+    bool reads = tsi_unit_reads(own->unit, own->phase);
+    bool ahead =
+        next && !own->unit->options.prefetch_off && tsi_unit_reads(next->unit, next->phase);
+    if (reads) TSI_TRY(gather(w, unit));
+    for (const tsi_unit *n = ahead ? next->unit : NULL; n; n = n->beside)
+        TSI_TRY(gather(w, place_of(all, n)));
+    if (was_whole || !reads) return TS_OK;
+    w->state[unit] = TSI_UNIT_WHOLE;
+    return wait_for(w, unit, WHOLE);
+}
+
 static ts_status event(walk *w, int64_t at)
 {
     const tsi_units *all = w->all;
@@ -214,19 +232,15 @@ static ts_status event(walk *w, int64_t at)
     const tsi_unit *u = own->unit;
     int32_t phase = own->phase;
     int64_t unit = place_of(all, u);
-    bool was_whole = w->state[unit] == TSI_UNIT_WHOLE, last = !comes_again(w->order, at, phase);
-    TSI_TRY(gather(w, unit));
-    for (const tsi_unit *n = next && !u->options.prefetch_off ? next->unit : NULL; n; n = n->beside)
-        TSI_TRY(gather(w, place_of(all, n)));
-    if (!was_whole) TSI_TRY(wait_for(w, unit, WHOLE));
-    w->state[unit] = TSI_UNIT_WHOLE;
+    bool last = !comes_again(w->order, at, phase);
+    TSI_TRY(enter(w, own, next));
     TSI_TRY(compute(w, unit, phase, phase == TSI_UNIT_BACKWARD && last));
     if (phase == TSI_UNIT_BACKWARD && last) TSI_TRY(reduce(w, unit));
     bool turns = phase == TSI_UNIT_FORWARD && turns_at(w->order, at);
     bool stays = phase == TSI_UNIT_AGAIN ||
                  (phase == TSI_UNIT_FORWARD &&
                   (u->options.reshard == TS_RESHARD_NO || (turns && !u->options.reshard)));
-    return stays ? TS_OK : let_go(w, unit, WHOLE);
+    return stays || w->state[unit] == TSI_UNIT_CUT ? TS_OK : let_go(w, unit, WHOLE);
 }
 
 /* "gathers.fsdp.0": what the group does, along which axes, its first rank. */

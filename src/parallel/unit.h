@@ -109,6 +109,7 @@ typedef struct tsi_unit {
     tsi_leaf **leaves;
     struct tsi_prepared *reduction; /* of its last usual step, or NULL */
     int32_t one_by_one;             /* there is none for it */
+    int32_t spares_backward;        /* no gradient of its open calls reads a parameter of it */
     int32_t recorded;   /* the calls of its modules left something for backward to pass */
     int64_t open;       /* such calls whose backwards have not ended */
     int64_t node_first; /* of the tape, when the call that is going on began; -1: none records */
@@ -230,6 +231,12 @@ void tsi_units_leave(tsi_unit *u); /* u->all is NULL after it */
 static inline bool tsi_units_beside(const tsi_unit *a, const tsi_unit *b) /* or the same */
 {
     return a->module[0] == b->module[0];
+}
+
+/* Does what begins look at parameters, so that the unit is gathered? */
+static inline bool tsi_unit_reads(const tsi_unit *u, int32_t phase)
+{
+    return phase != TSI_UNIT_BACKWARD || !u->spares_backward;
 }
 
 /* ---- casts.c */

@@ -107,3 +107,20 @@ TS_TEST_RANKS(fsdp_models_f64_mixed, 4)
     families(t, "replicate=2, fsdp=2");
     families(t, "fsdp=2, tp=2");
 }
+
+/* The gradient of a table of embeddings reads its indices alone: the block that has it is gathered
+ * once a step, the others twice. */
+TS_TEST_RANKS(fsdp_embeddings_are_gathered_once, 2, 3)
+{
+    enum { BLOCKS = 4 };
+    double loss[STEPS];
+    way w = { .mesh = "fsdp=*", .family = TS_MODEL_LLAMA, .reshard = TS_RESHARD_YES };
+    ts_model *model = model_of(ts_mesh_create(t->me, w.mesh), &w, true);
+    TEST_EQ(t, ts_model_block_count(model), BLOCKS);
+    train(t->me, model, loss);
+    ts_fsdp_stats stats = { .struct_size = sizeof stats };
+    TEST_OK(t, ts_fsdp_statistics(ts_model_module(model), &stats));
+    TEST_EQ(t, stats.gathers, STEPS * (2 * BLOCKS - 1));
+    TEST_EQ(t, stats.reductions, STEPS * BLOCKS);
+    ts_model_destroy(model);
+}
