@@ -398,7 +398,7 @@ static int parse(asked *a, int argc, char **argv)
                  "default replicate=2; dp=1: one rank with all cores"),
         CLI_FLAG("start", &a->start, "milliseconds from the start to the first step, tiny models"),
         CLI_INT("pairs", &a->pair.pairs, 1, BENCH_PAIRS_MAX, "of steps, with --mesh; default 7"),
-        CLI_TEXT("recompute", &a->recompute, "none|full|select", "with --mesh; default none"),
+        CLI_TEXT("recompute", &a->recompute, "none|full|select|N", "with --mesh; default none"),
         CLI_TEXT("reshard", &a->reshard, "auto|yes|no|K", "with --mesh; default auto"),
         CLI_TEXT("dtype", &a->dtype, "f32|f64|bf16",
                  "with --mesh, default f32; with --model of products, default bf16"),
@@ -456,13 +456,11 @@ static void settle(asked *a)
 
 static int run_pair(asked *a)
 {
-    static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
     bench_pair *pair = &a->pair;
     const char *dtype = a->dtype ? a->dtype : "f32";
-    while (pair->recompute < 3 && strcmp(a->recompute, ways[pair->recompute]) != 0)
-        pair->recompute++;
+    bool recomputes = cli_recompute_parse(a->recompute, &pair->recompute, &pair->every);
     bool bf16 = strcmp(dtype, "bf16") == 0, f64 = strcmp(dtype, "f64") == 0;
-    if (pair->recompute == 3 || (!bf16 && !f64 && strcmp(dtype, "f32") != 0))
+    if (!recomputes || (!bf16 && !f64 && strcmp(dtype, "f32") != 0))
         return cli_fail_usage("bench train", "--recompute %s, --dtype %s: no such", a->recompute,
                               dtype);
     if (ts_reshard_parse(a->reshard, &pair->reshard) != TS_OK)

@@ -13,7 +13,9 @@ typedef struct bench_pair { /* one model on two meshes */
     int64_t rows, context, pairs; /* rows 0: two for each rank */
     int64_t warmup;               /* steps that are not counted */
     int64_t seconds;              /* pairs end by then; 0: all are made */
-    int32_t compute, dtype, reshard, recompute;
+    int32_t compute, dtype, reshard;
+    ts_recompute recompute;
+    int64_t every; /* n-th layer */
 } bench_pair;
 
 /* 0, or the code of the command. */

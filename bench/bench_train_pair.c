@@ -66,8 +66,8 @@ static ts_status make_side(const bench_pair *p, ts_rank *me, side *s)
     options.dtype = p->dtype;
     units.reshard = p->reshard;
     s->model = ts_model_declare(mesh, &p->config, &options);
-    for (int64_t i = 1; i + 1 < ts_model_block_count(s->model); i++)
-        ts_module_checkpoint(ts_model_block(s->model, i), p->recompute);
+    for (int64_t i = 1; i + 1 < ts_model_block_count(s->model); i += p->every)
+        ts_module_checkpoint(ts_model_block(s->model, i), (int)p->recompute);
     if (cli_mesh_has_units(mesh)) ts_model_fsdp(s->model, &units);
     ts_model_materialize(s->model);
     ts_fsdp_set(ts_model_module(s->model), TS_FSDP_TIMES, 1);

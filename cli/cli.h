@@ -179,6 +179,8 @@ void cli_json_bench(
 /* Ranks of a mesh whose axes are roles; 0: "*", as many as there are. ts_last_error says why not.
  */
 ts_status cli_mesh_ranks(const char *text, int64_t *ranks);
+/* A word of recomputation: none, full, select, or N, every n-th block as a whole. False: none. */
+bool cli_recompute_parse(const char *word, ts_recompute *what, int64_t *every);
 /* Do commands that train make units of a model's blocks there? */
 bool cli_mesh_has_units(const ts_mesh *mesh);
 double cli_now(void); /* monotonic seconds */

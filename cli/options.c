@@ -263,6 +263,20 @@ ts_status cli_mesh_ranks(const char *text, int64_t *ranks)
     return status;
 }
 
+bool cli_recompute_parse(const char *word, ts_recompute *what, int64_t *every)
+{
+    static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
+    char *end;
+    *every = 1;
+    for (int i = 0; i < 3; i++) {
+        *what = (ts_recompute)i;
+        if (strcmp(word, ways[i]) == 0) return true;
+    }
+    *what = TS_RECOMPUTE_FULL;
+    *every = word[0] >= '1' && word[0] <= '9' ? strtoll(word, &end, 10) : 0;
+    return *every > 0 && *every <= INT32_MAX && *end == '\0';
+}
+
 bool cli_mesh_has_units(const ts_mesh *mesh)
 {
     return ts_mesh_axis(mesh, "fsdp") >= 0 || ts_mesh_axis(mesh, "replicate") >= 0;

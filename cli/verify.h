@@ -16,6 +16,7 @@ typedef struct verify_setting {    /* how a model is opened; alike on all ranks 
     const ts_schedule *schedule; /* of the axis pp; NULL: there is none */
     ts_fsdp_options units;
     ts_recompute again;
+    int64_t every; /* n-th block, from the first layer on; 0, 1: all blocks */
 } verify_setting;
 
 typedef struct verify_pipe { /* of one rank; the first members are given */

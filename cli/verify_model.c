@@ -32,6 +32,7 @@ typedef struct verify_model {
     ts_fsdp_options units;
     tolerances allowed;
     ts_recompute again;
+    int64_t every;          /* block, from the first layer on */
     int64_t stages, micros; /* a rank's; of a batch */
     ts_schedule *schedule;  /* NULL: the mesh has no axis pp */
     ts_json_document *document;
@@ -327,7 +328,8 @@ static void open_model(const verify_model *v, ts_rank *me, ts_mesh *mesh, verify
                                .options = TS_INIT(ts_model_options),
                                .schedule = v->schedule,
                                .units = v->units,
-                               .again = v->again };
+                               .again = v->again,
+                               .every = v->every };
     ts_model_options *options = &setting.options;
     options->plan = v->plan;
     options->ep = v->ep;
@@ -433,13 +435,11 @@ static int run(verify_model *v)
 /* What options that are words mean; -1: all of them do. */
 static int read_words(verify_model *v)
 {
-    static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */
-    while ((int)v->again < 3 && strcmp(v->recompute, ways[v->again]) != 0)
-        v->again = (ts_recompute)(v->again + 1);
-    if ((int)v->again == 3)
-        return cli_fail_usage("verify model",
-                              "--recompute: expected none, full or select, found \"%s\"",
-                              v->recompute);
+    if (!cli_recompute_parse(v->recompute, &v->again, &v->every))
+        return cli_fail_usage(
+            "verify model",
+            "--recompute: expected none, full, select or a number of blocks, found \"%s\"",
+            v->recompute);
     static const char *const algorithms[] = { "auto", "gather", "ring", "heads" };
     while (v->algorithm < 4 && strcmp(v->attention, algorithms[v->algorithm]) != 0)
         v->algorithm++;
@@ -482,8 +482,9 @@ int cli_verify_model(int argc, char **argv)
         CLI_INT("stages", &v.stages, 1, 65536, "of a rank of pp (default what the schedule needs)"),
         CLI_INT("micro-batches", &v.micros, 1, 1 << 20, "of the axis pp (default 4)"),
         CLI_TEXT("device", &v.device, "NAME", "cpu or queue (default TESSERA_DEVICE, else cpu)"),
-        CLI_TEXT("recompute", &v.recompute, "none|full|select",
-                 "what backward makes again: whole blocks, or what is cheap (default none)"),
+        CLI_TEXT("recompute", &v.recompute, "none|full|select|N",
+                 "what backward makes again: whole blocks, what is cheap, every n-th block "
+                 "(default none)"),
         CLI_TEXT("reshard", &v.reshard, "auto|yes|no|K",
                  "what becomes of gathered parameters until backward (default auto)"),
         CLI_TEXT("attention", &v.attention, "auto|ring|gather|heads",

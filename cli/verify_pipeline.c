@@ -87,7 +87,8 @@ void verify_pipe_open(verify_pipe *p, const verify_setting *s, ts_mesh *mesh)
     p->model = s->directory != NULL ? ts_model_open(here, s->directory, &s->options)
                                     : ts_model_declare(here, s->config, &s->options);
     if (p->model == NULL || (s->schedule != NULL && !open_stages(p, mesh))) return;
-    for (int64_t i = 0; i < ts_model_block_count(p->model); i++)
+    int64_t every = s->every > 1 ? s->every : 1;
+    for (int64_t i = every > 1; i < ts_model_block_count(p->model); i += every)
         ts_module_checkpoint(ts_model_block(p->model, i), (int)s->again);
     if (cli_mesh_has_units(mesh)) ts_model_fsdp(p->model, &s->units);
     ts_model_materialize(p->model);

@@ -62,6 +62,7 @@ done
 for model in llama mixtral gpt2 deepseek_v3; do
     verify $model "dp=1" dp --recompute full
     verify $model "replicate=2, tp=2" sp --recompute full
+    verify $model "fsdp=2" dp --recompute 2
 done
 # Sharded data parallelism: even, uneven, more ranks than rows, beside copies and tensor parallel cuts.
 for model in llama qwen3 mixtral gpt2; do
