@@ -22,6 +22,7 @@ typedef struct side {
     const char *mesh;
     ts_model *model;
     ts_optimizer *optimizer;
+    double must; /* bytes that cross in a step, at least; 0: not known */
 } side;
 
 typedef struct duel {
@@ -29,6 +30,7 @@ typedef struct duel {
     double seconds[SIDES][BENCH_PAIRS_MAX];
     double predicted[SIDES]; /* seconds of a step */
     int64_t bytes[SIDES];    /* received by rank 0 in a step */
+    double must[SIDES];      /* of them, at least; 0: the mesh moves activations, too */
     ts_fsdp_stats stats; /* of the first side, after the last step; calls and their time are of */
     ts_fsdp_stats warm;  /* steps after the first ones */
     /* Of two worlds: whose step is next. Steps of both are numbered, and each goes first in turn.
@@ -57,6 +59,46 @@ static ts_status token_at(const int64_t *global, void *element, void *context)
     return TS_OK;
 }
 
+typedef struct must_cross { /* of rank 0 */
+    const bench_pair *pair;
+    const int64_t *coord;
+    double cut, copies, bytes; /* ranks that cut a parameter, that hold the same */
+} must_cross;
+
+/* Of a shard of s bytes: the rest of the parameter once, and the terms of its gradient from all
+ * ranks that cut the batch; those with copies fold a part of it each, and give it to each other. */
+static ts_status add_param(const char *name, ts_tensor *parameter, void *context)
+{
+    (void)name;
+    must_cross *m = context;
+    ts_shape shape = ts_layout_local(ts_tensor_layout(parameter), m->coord);
+    double count = (double)ts_shape_count(&shape);
+    size_t own = ts_dtype_size(ts_tensor_dtype(parameter));
+    bool cast = m->pair->compute && shape.ndim >= 2;
+    size_t seen = cast ? ts_dtype_size((ts_dtype)m->pair->compute) : own;
+    m->bytes += (m->cut - 1) * count * (double)seen;
+    m->bytes += (m->cut * m->copies - 1 + m->copies - 1) * count * (double)own / m->copies;
+    return TS_OK;
+}
+
+static double size_of_axis(const ts_mesh *mesh, const char *name)
+{
+    int32_t axis = ts_mesh_axis(mesh, name);
+    return axis >= 0 ? (double)ts_mesh_axis_size(mesh, axis) : 1;
+}
+
+/* Of parameters and gradients, once in each direction. */
+static double must_cross_of(const bench_pair *p, const ts_mesh *mesh, const side *s)
+{
+    static const int64_t first[TS_NDIM_MAX];
+    must_cross m = { .pair = p,
+                     .coord = first,
+                     .cut = size_of_axis(mesh, "fsdp"),
+                     .copies = size_of_axis(mesh, "replicate") };
+    if (m.cut * m.copies != (double)ts_mesh_size(mesh, NULL)) return 0;
+    return ts_module_each(ts_model_module(s->model), add_param, &m) == TS_OK ? m.bytes : 0;
+}
+
 static ts_status make_side(const bench_pair *p, ts_rank *me, side *s)
 {
     ts_mesh *mesh = ts_mesh_create(me, s->mesh);
@@ -72,6 +114,7 @@ static ts_status make_side(const bench_pair *p, ts_rank *me, side *s)
     ts_model_materialize(s->model);
     ts_fsdp_set(ts_model_module(s->model), TS_FSDP_TIMES, 1);
     s->optimizer = ts_adamw_create(ts_model_module(s->model), NULL);
+    if (ts_rank_status(me) == TS_OK) s->must = must_cross_of(p, mesh, s);
     ts_mesh_release(mesh);
     return ts_rank_status(me);
 }
@@ -146,6 +189,7 @@ static ts_status take_turn(duel *d, ts_rank *me, const side *s, int who, int64_t
     if (status != TS_OK || !first) return status;
     if (counted >= 0) d->seconds[who][counted] = seconds;
     if (count_bytes(me, event, &d->bytes[who]) != TS_OK) return TS_ERR_MEMORY;
+    d->must[who] = s->must;
     if (who != 0 || counted < 0) return TS_OK;
     d->stats.struct_size = sizeof d->stats;
     return ts_fsdp_statistics(module, &d->stats);
@@ -298,6 +342,20 @@ static ts_status run_worlds(duel *d, const int64_t *ranks, char *error, size_t s
 
 /* ---- what came of it ------------------------------------------------------------------------- */
 
+/* Ranks that share memory copy less than must cross between others. */
+static void report_bytes(const duel *d, bench_lines *lines)
+{
+    for (int k = 0; k < SIDES; k++) {
+        const char *mesh = k ? d->pair->against : d->pair->mesh;
+        bench_lines_add(lines, "MiB", (double)d->bytes[k] / 0x1p20, "%s: received in a step", mesh);
+        if (d->must[k] <= 0) continue;
+        bench_line *line = bench_lines_add(lines, "x", (double)d->bytes[k] / d->must[k],
+                                           "%s: over the bytes that must cross", mesh);
+        line->wanted = 1;
+        bench_line_note(line, "parameters and gradients once: %.4g MiB", d->must[k] / 0x1p20);
+    }
+}
+
 static void report(const duel *d, bench_lines *lines)
 {
     const bench_pair *p = d->pair;
@@ -325,9 +383,7 @@ static void report(const duel *d, bench_lines *lines)
         bench_line_note(line, "%+.0f %%; within 20 %% is wanted",
                         100 * (d->predicted[k] / seconds[k] - 1));
     }
-    for (int k = 0; k < SIDES; k++)
-        bench_lines_add(lines, "MiB", (double)d->bytes[k] / 0x1p20, "%s: received in a step",
-                        k ? p->against : p->mesh);
+    report_bytes(d, lines);
     if (d->stats.units == 0) return;
     double calls = (double)(d->stats.calls - d->warm.calls);
     double per_us = 1e-3 / (calls > 0 ? calls : 1);

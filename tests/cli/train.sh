@@ -229,6 +229,8 @@ says bench_worlds_predict 0 'dp=1: predicted time of a step' "$tessera" bench tr
     --context 16 --mesh tp=2 --against dp=1 --pairs 1 --warmup 1
 says bench_every_second 0 'replicate=2: predicted' "$tessera" bench train --hidden 64 --layers 3 --vocab 64 \
     --context 16 --mesh fsdp=2 --against replicate=2 --rows 2 --pairs 1 --recompute 2
+says bench_bytes 0 'replicate=2: over the bytes that must cross' "$tessera" bench train --hidden 64 --layers 1 \
+    --vocab 64 --context 16 --mesh fsdp=2 --against replicate=2 --rows 2 --pairs 1
 says bench_recompute_nothing 2 '--recompute 0' "$tessera" bench train --mesh fsdp=2 --recompute 0
 says bench_against_nothing 2 'go with --mesh' "$tessera" bench train --against dp=2
 says bench_dtype_of_nothing 2 'goes with --mesh or --model' "$tessera" bench train --dtype f64
