@@ -139,7 +139,7 @@ static ts_status end_forward(ts_module *m, tsi_unit *u)
     if (reshard == TS_RESHARD_AUTO && !tsi_units_turns(u) && !has_inner(m, u))
         reshard = TS_RESHARD_YES;
     if (reshard == TS_RESHARD_AUTO || reshard == TS_RESHARD_NO) return TS_OK;
-    return tsi_unit_drop(u, reshard > 0);
+    return tsi_unit_drop(u, reshard > 0 && !u->spares_backward); /* who would gather a part? */
 }
 
 static ts_status forward_after(ts_module *m, void *context)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel_model.c - models in units against the same model on one rank, in f64: 20 steps, every
- * family, mesh and way to recompute. */
+/* parallel_model.c - models in units against the same model on one rank, in f64: 20 steps of every
+ * family on every mesh, each with one way to let go and to recompute; TEST_ALL=1: with all. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "harness/test.h"
 #include "tessera/tessera.h"
@@ -11,6 +12,7 @@ enum { STEPS = 20 };
 typedef struct way {
     const char *mesh;
     int32_t family, reshard, again;
+    int32_t scaled; /* rotary positions as llama31 has them */
 } way;
 
 static ts_model *model_of(ts_mesh *mesh, const way *w, bool units)
@@ -27,6 +29,14 @@ static ts_model *model_of(ts_mesh *mesh, const way *w, bool units)
                                .head_dim = family == TS_MODEL_GPT2 ? 3 : 6,
                                .positions = 16,
                                .tied = family == TS_MODEL_GPT2 };
+    if (w->scaled) {
+        config.rope_type = TS_ROPE_LLAMA3;
+        config.rope_theta = 500000;
+        config.rope_factor = 8;
+        config.rope_low = 1;
+        config.rope_high = 4;
+        config.rope_original = 8;
+    }
     if (family == TS_MODEL_MIXTRAL) config.experts = 3;
     if (family == TS_MODEL_MIXTRAL) config.experts_per_token = 2;
     ts_model_options options = { .struct_size = sizeof options, .dtype = TS_DTYPE_F64 };
@@ -69,15 +79,17 @@ static void train(ts_rank *me, ts_model *model, double *loss)
     ts_optimizer_destroy(optimizer);
 }
 
+/* The first rank has it alone, too, and compares. */
 static void twenty_steps(test *t, const way *w)
 {
     double alone[STEPS], sharded[STEPS];
-    ts_model *one = model_of(ts_mesh_self(t->me), w, false);
-    train(t->me, one, alone);
-    ts_model_destroy(one);
     ts_model *many = model_of(ts_mesh_create(t->me, w->mesh), w, true);
     train(t->me, many, sharded);
     ts_model_destroy(many);
+    if (t->index != 0) return;
+    ts_model *one = model_of(ts_mesh_self(t->me), w, false);
+    train(t->me, one, alone);
+    ts_model_destroy(one);
     for (int i = 0; i < STEPS; i++)
         TEST_SAY(t, fabs(sharded[i] - alone[i]) <= 1e-9 * alone[i],
                  "%s, family %d, reshard %d, recompute %d: loss %d is %.15g, not %.15g", w->mesh,
@@ -85,27 +97,38 @@ static void twenty_steps(test *t, const way *w)
     TEST_CHECK(t, alone[STEPS - 1] < 0.9 * alone[0]);
 }
 
-static void families(test *t, const char *mesh)
+/* `groups`: parameters may stay cut over groups of two. */
+static void families(test *t, const char *mesh, bool groups)
 {
-    static const int32_t family[] = { TS_MODEL_LLAMA, TS_MODEL_QWEN3, TS_MODEL_MIXTRAL,
-                                      TS_MODEL_GPT2 };
-    for (int32_t i = 0; i < 4; i++) {
-        way w = { .mesh = mesh, .family = family[i], .reshard = -i % 3, .again = (i + 1) % 3 };
-        if (test_tries(t)) twenty_steps(t, &w);
-    }
+    static const int32_t family[] = { TS_MODEL_LLAMA, TS_MODEL_LLAMA, TS_MODEL_QWEN3,
+                                      TS_MODEL_MIXTRAL, TS_MODEL_GPT2 };
+    static const int32_t reshard[] = { 2, TS_RESHARD_YES, TS_RESHARD_NO, TS_RESHARD_AUTO };
+    enum { FAMILIES = sizeof family / sizeof family[0], WAYS = 3 };
+    bool all = getenv("TEST_ALL") != NULL;
+    for (int32_t i = 0; i < FAMILIES; i++)
+        for (int32_t k = groups ? 0 : 1; k < 4; k++)
+            for (int32_t again = 0; again < WAYS; again++) {
+                bool sampled = k == (groups ? i % 4 : 1 + i % 3) && again == i % WAYS;
+                way w = { .mesh = mesh, .family = family[i], .scaled = i == 1 };
+                w.reshard = reshard[k];
+                w.again = again;
+                if ((all || sampled) && test_tries(t)) twenty_steps(t, &w);
+            }
 }
 
-TS_TEST_RANKS(fsdp_models_f64_cut, 2, 3, 8)
+TS_TEST_RANKS(fsdp_models_f64_cut, 2, 3, 4, 8)
 {
     char mesh[32];
     snprintf(mesh, sizeof mesh, "fsdp=%d", (int)t->count);
-    families(t, mesh);
+    families(t, mesh, t->count > 3);
 }
 
-TS_TEST_RANKS(fsdp_models_f64_mixed, 4)
+TS_TEST_RANKS(fsdp_models_f64_mixed, 4, 8)
 {
-    families(t, "replicate=2, fsdp=2");
-    families(t, "fsdp=2, tp=2");
+    if (t->count == 8) families(t, "replicate=2, fsdp=2, tp=2", false);
+    if (t->count == 8) return;
+    families(t, "replicate=2, fsdp=2", false);
+    families(t, "fsdp=2, tp=2", false);
 }
 
 /* The gradient of a table of embeddings reads its indices alone: the block that has it is gathered
