@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The model families against the numbers of another implementation, on several meshes and plans: with threads, and under
-# every MPI that is there.
+# every MPI that is there. The second argument `all`: sharded data parallelism in every way instead.
 set -u
 build=$1
 passed=0 failed=0
@@ -36,6 +36,25 @@ verify_mpi() { # mpi model plan [mesh]
         --mesh "${4:-dp=2, tp=2}" --plan "$3" "${@:5}" 2>&1) && [ "$(grep -c ' agree$' <<<"$said")" -eq 1 ]; then pass
     else fail "$2 with $1 ($3)" "$said"; fi
 }
+sharded=(llama llama31 qwen3 mixtral gpt2)
+meshes=("fsdp=2" "fsdp=3" "fsdp=4" "fsdp=8" "replicate=2" "replicate=2, fsdp=2" "fsdp=2, tp=2"
+    "replicate=2, fsdp=2, tp=2")
+verify_cut() { # model mesh recompute reshard
+    case $2 in *tp=*) plan=sp ;; *) plan=dp ;; esac
+    verify $1 "$2" $plan --recompute $3 --reshard $4
+}
+if [ "${2:-}" = all ]; then
+    for model in "${sharded[@]}"; do
+        for mesh in "${meshes[@]}"; do
+            for again in none full select 2; do
+                for reshard in auto yes no; do verify_cut $model "$mesh" $again $reshard; done
+                [[ $mesh != fsdp=[48] ]] || verify_cut $model "$mesh" $again 2
+            done
+        done
+    done
+    echo "$passed passed, $failed failed"
+    exit $((failed > 0))
+fi
 for model in llama qwen3 mixtral gpt2; do
     verify $model "dp=1" dp
     verify $model "dp=2" dp
@@ -65,12 +84,16 @@ for model in llama mixtral gpt2 deepseek_v3; do
     verify $model "fsdp=2" dp --recompute 2
 done
 # Sharded data parallelism: even, uneven, more ranks than rows, beside copies and tensor parallel cuts.
-for model in llama qwen3 mixtral gpt2; do
-    for mesh in "fsdp=2" "fsdp=3" "fsdp=4" "fsdp=8" "replicate=2, fsdp=2"; do verify $model "$mesh" dp; done
-    verify $model "fsdp=2, tp=2" sp
-    verify $model "replicate=2, fsdp=2, tp=2" sp
-    verify $model "fsdp=4" dp --recompute full
-    for reshard in yes no 2; do verify $model "fsdp=4" dp --reshard $reshard; done
+# Each model on each mesh, with one way to recompute and to let go in turn.
+turn=0
+for model in "${sharded[@]}"; do
+    for mesh in "${meshes[@]}"; do
+        again=(none full select) reshard=(auto yes no)
+        [[ $mesh == fsdp=[48] ]] && reshard=(2 yes no auto)
+        verify_cut $model "$mesh" "${again[turn % 3]}" "${reshard[turn / 3 % ${#reshard[@]}]}"
+        turn=$((turn + 1))
+    done
+    verify_cut $model "fsdp=4" full 2
 done
 for mpi in openmpi mpich; do
     [ -e "$build/lib/tessera/tessera_mpi_$mpi.so" ] && command -v mpirun.$mpi >/dev/null || continue
