@@ -352,8 +352,7 @@ static ts_status make_pieces(const tsi_unit *u, tsi_unit_param *p, tsi_pool *poo
     ts_layout_release(cut);
     if (!p->slice) return ts_rank_status(u->rank);
     p->slice_storage = p->slice->storage;
-    /* First values come before hosts meet again, but not before queues do. */
-    p->fenced = p->slice_storage->version - (p->slice_storage->queue != NULL);
+    p->fenced = p->slice_storage->version - 1; /* nobody knows of first values yet */
     p->room->storage->read_only = true;
     p->room->storage->ask = ask_room;
     p->slice->storage->ask = ask_slice;

@@ -48,17 +48,31 @@ TS_TEST_RANKS(fsdp_trains_as_one, 1, 2, 3, 4)
     both(t, net_of(3, 6, 5), &plain_options, 1e-12);
 }
 
-/* Nine rows on eight ranks: chunks of two, one rank with one row, three with none. */
+/* Nine rows on eight ranks: chunks of two, one rank with one row, three with none. They begin with
+ * the same bits, and train alike within what their dtype rounds. */
 TS_TEST_RANKS(fsdp_01_empty_ranks, 8)
 {
     static const struct {
         ts_dtype dtype;
         double tolerance;
-    } rows[] = { { TS_DTYPE_F64, 1e-12 }, { TS_DTYPE_F32, 1e-5 }, { TS_DTYPE_BF16, 0.1 } };
-    for (size_t i = 0; i < 3; i++) {
-        net n = net_of(2, 9, 7);
-        n.dtype = rows[i].dtype;
-        both(t, n, &plain_options, rows[i].tolerance);
+    } rows[] = { { TS_DTYPE_F64, 1e-12 },
+                 { TS_DTYPE_F32, 1e-5 },
+                 { TS_DTYPE_BF16, 0.1 },
+                 { TS_DTYPE_F16, 0.02 } };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        net units = net_of(2, 9, 7);
+        units.dtype = rows[i].dtype;
+        net plain = units;
+        begin_both(t, &units, &plain, mesh_of(t), false, &plain_options);
+        for (int64_t b = 0; b < units.count; b++)
+            TEST_OK(t, ts_fsdp_gather(units.block[b]));
+        double most = net_difference(t, &units, &plain);
+        TEST_SAY(t, most == 0, "dtype %d: gathered, they differ by %g", rows[i].dtype, most);
+        for (int64_t b = 0; b < units.count; b++)
+            TEST_OK(t, ts_fsdp_release(units.block[b]));
+        net_train_both(t, &units, &plain, 5, rows[i].tolerance);
+        net_end(&units);
+        net_end(&plain);
     }
 }
 
@@ -120,6 +134,26 @@ static void pair_forward(void *state, const ts_module_io *io)
 }
 
 /* Two inputs and two outputs, of which the loss uses both or one: all gradients are reduced. */
+static void check_pair(test *t, ts_module *m, const pair_state *s, int32_t uses)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_ones(m->mesh, TS_DTYPE_F32, TS_SHAPE(6, 5), "fsdp:S(0)");
+    ts_tensor *in[2] = { x, x }, *out[TSI_OUTPUT_MAX];
+    tsi_module_call(m, in, 2, out);
+    TEST_OK(t, ts_backward(ts_sum(uses == 2 ? ts_add(out[0], out[1]) : out[0], NULL, 0, 0), NULL));
+    TEST_CHECK(t, (ts_tensor_grad(s->b) != NULL) == (uses == 2));
+    ts_tensor *const used[2] = { s->a, s->b };
+    for (int32_t i = 0; i < uses; i++) {
+        double sum = NAN;
+        TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(used[i]), NULL, 0, 0), &sum));
+        TEST_SAY(t, sum == 30, "%g", sum);
+        TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(used[i])) == ts_tensor_layout(used[i]));
+    }
+    ts_scope_close(scope);
+    TEST_OK(t, ts_module_reset(m));
+}
+
 TS_TEST_RANKS(fsdp_03_several_inputs_and_outputs, 2, 3)
 {
     static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
@@ -135,29 +169,24 @@ TS_TEST_RANKS(fsdp_03_several_inputs_and_outputs, 2, 3)
     s.b = ts_module_param(m, "b", TS_SHAPE(5), &ones);
     TEST_OK(t, ts_fsdp(m, NULL));
     TEST_OK(t, ts_module_materialize(m));
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    ts_tape_begin(t->me);
-    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 5), "fsdp:S(0)");
-    ts_tensor *in[2] = { x, x };
-    ts_tensor *y = ts_module_call(m, in, 2);
-    TEST_OK(t, ts_backward(ts_sum(y, NULL, 0, 0), NULL));
-    double sum = NAN;
-    TEST_CHECK(t, ts_tensor_grad(s.b) == NULL);
-    TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.a), NULL, 0, 0), &sum));
-    TEST_SAY(t, sum == 30, "%g", sum);
-    TEST_CHECK(t, ts_tensor_layout(ts_tensor_grad(s.a)) == ts_tensor_layout(s.a));
-    ts_scope_close(scope);
+    check_pair(t, m, &s, 1);
+    check_pair(t, m, &s, 2);
     ts_module_destroy(m);
 }
 
-/* Whole numbers in a unit are gathered with the rest and never reduced. */
+/* Whole numbers and truths in a unit are gathered with the rest and never reduced. */
 TS_TEST_RANKS(fsdp_04_other_dtypes_beside, 2, 3, 4)
 {
     net units = net_of(2, 7, 6), plain = units;
     ts_mesh *mesh = mesh_of(t);
     begin_both(t, &units, &plain, mesh, true, &plain_options);
     net_train_both(t, &units, &plain, 3, 1e-12);
-    TEST_EQ(t, ts_tensor_dtype(ts_module_find_param(units.root, "blocks.1.table")), TS_DTYPE_I8);
+    static const ts_dtype dtype[] = { TS_DTYPE_I8, TS_DTYPE_BOOL };
+    for (int i = 0; i < 2; i++) {
+        ts_tensor *table = ts_module_find_param(units.block[i], "table");
+        TEST_EQ(t, ts_tensor_dtype(table), dtype[i]);
+        TEST_CHECK(t, ts_tensor_grad(table) == NULL);
+    }
     net_end(&units);
     net_end(&plain);
 }
@@ -176,6 +205,29 @@ TS_TEST_RANKS(fsdp_runs_again, 1, 2, 3, 4)
     net n = net_of(3, 6, 5);
     n.again = 1;
     both(t, n, &plain_options, 1e-12);
+}
+
+/* Between the directions a rank holds its part of what its group of neighbours has, so that
+ * backward gathers inside of the group. */
+TS_TEST_RANKS(fsdp_14_parts_of_groups, 4, 6, 8)
+{
+    ts_fsdp_options options = plain_options;
+    options.dim = last_dim; /* they travel */
+    options.reshard = 2;
+    net n = net_of(3, 24, 5);
+    net_declare(&n, ts_mesh_create(t->me, "fsdp=*"), false);
+    TEST_OK(t, net_begin(&n, &options));
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = net_input(&n, 0);
+    TEST_CHECK(t, ts_module_call(n.root, &x, 1) != NULL);
+    const tsi_unit *u = n.block[0]->unit;
+    TEST_CHECK(t, u->param[0].part != NULL);
+    if (u->param[0].part)
+        TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(u->param[0].part)), t->count / 2);
+    ts_scope_close(scope);
+    TEST_OK(t, ts_module_reset(n.root));
+    net_end(&n);
 }
 
 TS_TEST_RANKS(fsdp_14_reshard, 1, 2, 4, 6)

@@ -16,7 +16,7 @@
 enum { NET_BLOCKS_MAX = 8 };
 
 typedef struct net_block {
-    ts_tensor *weight, *bias, *gain, *table; /* table: whole numbers, or NULL */
+    ts_tensor *weight, *bias, *gain, *table; /* table: whole numbers or truths, or NULL */
     int32_t frozen_gain, reserved;
 } net_block;
 
@@ -86,6 +86,7 @@ static inline void net_declare(net *n, ts_mesh *mesh, bool has_table)
         b->weight = ts_module_param(m, "weight", TS_SHAPE(n->width, n->width), &normal);
         b->bias = ts_module_param(m, "bias", TS_SHAPE(n->width), &normal);
         b->gain = ts_module_param(m, "gain", TS_SHAPE_SCALAR, &ones);
+        whole.dtype = i % 2 ? TS_DTYPE_BOOL : TS_DTYPE_I8;
         if (has_table) b->table = ts_module_param(m, "table", TS_SHAPE(n->width), &whole);
         if (n->again) ts_module_checkpoint(m, 1);
     }
