@@ -133,7 +133,12 @@ static ts_status copy_state(side *s)
         ts_status status = ts_tensor_view(s->tensor[i], &view);
         if (status != TS_OK) return status;
         size_t bytes = (size_t)ts_shape_count(&view.meta.shape) * sizeof(float);
-        memcpy(s->copied + at, view.data, bytes);
+        ts_array to = { .struct_size = sizeof to, .data = s->copied + at, .meta = view.meta };
+        if (view.device == 0)
+            memcpy(to.data, view.data, bytes);
+        else
+            status = ts_tensor_read(s->tensor[i], &to);
+        if (status != TS_OK) return status;
         at += (int64_t)bytes;
     }
     return TS_OK;

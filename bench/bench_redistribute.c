@@ -71,7 +71,8 @@ typedef struct racer { /* one rank in one case */
     ts_tensor *x;
     const ts_sharding *to;
     bench_moves moves;
-    char **peer; /* source blocks that can be read */
+    char **peer;  /* source blocks that can be read */
+    float *apart; /* of the host where the block is not, else NULL */
     int64_t floor_bytes;
 } racer;
 
@@ -159,11 +160,13 @@ static ts_status racer_open(racer *r, ts_mesh *mesh, ts_shape shape)
         return ts_rank_fail(r->me, TS_ERR_MEMORY, "no memory for lists of boxes");
     bool packs = r->self->rival && !r->what->reduces;
     size_t in = (size_t)m->in_count * 4, out = (size_t)m->out_count * 4;
-    m->in = (float *)view.data;
+    /* What is copied beside a device's block is one of the host, as large. */
+    if (view.device != 0) r->apart = aligned_alloc(4096, (in + 4096) / 4096 * 4096);
+    m->in = view.device != 0 ? r->apart : (float *)view.data;
     m->out = aligned_alloc(4096, (out + 4096) / 4096 * 4096);
     if (packs) m->packed_in = malloc((size_t)m->send_count * 4 + 4);
     if (packs) m->packed_out = malloc((size_t)m->recv_count * 4 + 4);
-    if (!m->out || (packs && (!m->packed_in || !m->packed_out)))
+    if (!m->in || !m->out || (packs && (!m->packed_in || !m->packed_out)))
         return ts_rank_fail(r->me, TS_ERR_MEMORY, "no memory for blocks of %zu bytes", out);
     memset(m->in, 0, in);
     memset(m->out, 0, out);
@@ -181,6 +184,7 @@ static void racer_close(racer *r)
 {
     if (r->self->rival) r->self->rival->move_close(&r->moves);
     bench_moves_release(&r->moves);
+    free(r->apart);
     free(r->peer);
 }
 

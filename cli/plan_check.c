@@ -95,31 +95,15 @@ static unsigned char *make_block(const check *c, int64_t rank, ts_shape *shape)
 }
 
 /* ---- target blocks --------------------------------------------------------------------------- */
-/* A block with strides as a contiguous one, to be freed. */
-static unsigned char *straighten(const ts_array *array, int64_t count, size_t item)
+/* A rank's block as a contiguous one of the host, to be freed. NULL: no memory, or the rank failed.
+ */
+static unsigned char *read_block(ts_tensor *t, const ts_meta *meta)
 {
-    unsigned char *out = malloc((size_t)count * item + 16);
-    const ts_shape *shape = &array->meta.shape;
-    int64_t at[TS_NDIM_MAX] = { 0 }, next = 1;
-    bool dense = true;
-    for (int32_t d = shape->ndim - 1; d >= 0; d--) {
-        dense &= array->stride[d] == 0 || array->stride[d] == next || shape->extent[d] <= 1;
-        next *= shape->extent[d];
-    }
-    if (dense && out != NULL && count > 0) {
-        memcpy(out, array->data, (size_t)count * item);
-        return out;
-    }
-    for (int64_t i = 0; out != NULL && i < count; i++) {
-        int64_t offset = 0;
-        for (int32_t d = 0; d < shape->ndim; d++)
-            offset += at[d] * array->stride[d];
-        memcpy(out + (size_t)i * item, (const unsigned char *)array->data + (size_t)offset * item,
-               item);
-        for (int32_t d = shape->ndim - 1; d >= 0 && ++at[d] == shape->extent[d]; d--)
-            at[d] = 0;
-    }
-    return out;
+    size_t bytes = (size_t)ts_shape_count(&meta->shape) * ts_dtype_size((ts_dtype)meta->dtype);
+    ts_array to = { .struct_size = sizeof to, .data = malloc(bytes + 16), .meta = *meta };
+    if (to.data != NULL && ts_tensor_read(t, &to) == TS_OK) return to.data;
+    free(to.data);
+    return NULL;
 }
 
 /* What a value is once it has been made terms of: a norm has no sign, logic knows 0 and 1. */
@@ -218,9 +202,9 @@ static void compare_block(check *c, int64_t rank, const int64_t *coord, const un
     layout_walk_close(&walk);
 }
 
-static void examine(check *c, int64_t rank, const ts_array *array)
+static void examine(check *c, int64_t rank, ts_tensor *t, const ts_meta *meta)
 {
-    int64_t coord[TS_NDIM_MAX], count = ts_shape_count(&array->meta.shape);
+    int64_t coord[TS_NDIM_MAX], count = ts_shape_count(&meta->shape);
     if (!ts_mesh_coord_of(c->self->dst_mesh, rank, coord)) {
         if (count != 0) report(c, rank, "rank %lld is outside and got a block", (long long)rank);
         return;
@@ -229,12 +213,11 @@ static void examine(check *c, int64_t rank, const ts_array *array)
     if (ts_shape_count(&want) != count) {
         char a[128], b[128];
         report(c, rank, "rank %lld: the block is %s, expected %s", (long long)rank,
-               layout_shape_text(&array->meta.shape, a, sizeof a),
-               layout_shape_text(&want, b, sizeof b));
+               layout_shape_text(&meta->shape, a, sizeof a), layout_shape_text(&want, b, sizeof b));
         return;
     }
     size_t item = ts_dtype_size(c->self->dtype);
-    unsigned char *data = straighten(array, count, item);
+    unsigned char *data = read_block(t, meta);
     if (data == NULL) {
         report(c, rank, "rank %lld: no memory to compare", (long long)rank);
         return;
@@ -281,7 +264,7 @@ static ts_status work(ts_rank *me, void *arg)
     ts_scope scope = ts_scope_open(me, "check");
     ts_array block = block_array(c, shape, data), out = { .struct_size = sizeof out };
     ts_tensor *y = redistribute(c, me, &block);
-    if (y != NULL && ts_tensor_view(y, &out) == TS_OK) examine(c, rank, &out);
+    if (y != NULL && ts_tensor_view(y, &out) == TS_OK) examine(c, rank, y, &out.meta);
     status = ts_rank_status(me);
     if (status == TS_OK) status = ts_rank_sync(me);
     if (status == TS_OK) status = ts_group_barrier(ts_group_world(me), NULL);

@@ -140,4 +140,10 @@ says "repair 21: about as long" 0 "direct about as long" \
 says "repair 21: at least as long" 0 "collectives at least as long" \
     "$tessera" plan --mesh 8,8 --shape 1000x64 --from "S(1), P(sum)" --to "R, S(0)"
 
+# ---- blocks that the host cannot read ------------------------------------------------------------------------
+TESSERA_DEVICE=queue
+export TESSERA_DEVICE
+says "plan --check on a device" 0 "check     ok" "$tessera" plan --mesh a=2 --shape 8x8 --from "S(0)" --to "S(1)" --check
+says "bench checkpoint on a device" 0 "the same plan again" "$tessera" bench checkpoint --size 1MiB
+
 finish
