@@ -136,7 +136,7 @@ static void add_to_row(tsi_tracker *t, int32_t row, int32_t kind, int64_t bytes)
 static void count_kinds(tsi_tracker *t)
 {
     memset(t->kind, 0, sizeof t->kind);
-    for (uint32_t tag = 0; tag <= TSI_TAG_GATHERED; tag++)
+    for (uint32_t tag = 0; tag < TSI_TAG_COUNT; tag++)
         t->kind[tsi_memory_of_tag(tag)] += tsi_pool_used(t->pool, (int32_t)tag).live;
     t->peaks++;
 }

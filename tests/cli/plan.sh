@@ -143,7 +143,8 @@ says "repair 21: at least as long" 0 "collectives at least as long" \
 # ---- blocks that the host cannot read ------------------------------------------------------------------------
 TESSERA_DEVICE=queue
 export TESSERA_DEVICE
-says "plan --check on a device" 0 "check     ok" "$tessera" plan --mesh a=2 --shape 8x8 --from "S(0)" --to "S(1)" --check
+says "plan --check on a device" 0 "check     ok" \
+    "$tessera" plan --mesh a=2 --shape 8x8 --from "S(0)" --to "S(1)" --check
 says "bench checkpoint on a device" 0 "the same plan again" "$tessera" bench checkpoint --size 1MiB
 
 finish
