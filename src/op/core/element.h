@@ -86,10 +86,14 @@ static inline void *tsi_block_at(const tsi_block *block, int64_t offset)
 {
     return (char *)block->data + (size_t)((int64_t)ts_dtype_size((ts_dtype)block->dtype) * offset);
 }
-/* The element there, and writing it. */
+/* The element there, and writing it. References of f64 do little else. */
 static inline double tsi_block_real(const tsi_block *block, int64_t offset)
 {
-    return tsi_load_real((ts_dtype)block->dtype, tsi_block_at(block, offset));
+    double value;
+    if (block->dtype != TS_DTYPE_F64)
+        return tsi_load_real((ts_dtype)block->dtype, tsi_block_at(block, offset));
+    memcpy(&value, (const double *)block->data + offset, sizeof value);
+    return value;
 }
 static inline int64_t tsi_block_int(const tsi_block *block, int64_t offset)
 {
@@ -97,7 +101,10 @@ static inline int64_t tsi_block_int(const tsi_block *block, int64_t offset)
 }
 static inline void tsi_block_set_real(const tsi_block *block, int64_t offset, double value)
 {
-    tsi_store_real((ts_dtype)block->dtype, tsi_block_at(block, offset), value);
+    if (block->dtype == TS_DTYPE_F64)
+        memcpy((double *)block->data + offset, &value, sizeof value);
+    else
+        tsi_store_real((ts_dtype)block->dtype, tsi_block_at(block, offset), value);
 }
 static inline double complex tsi_block_complex(const tsi_block *block, int64_t offset)
 {
