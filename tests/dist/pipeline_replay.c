@@ -5,6 +5,7 @@
 #include <math.h>
 #include <time.h>
 
+#include "dist/token_util.h"
 #include "harness/test.h"
 #include "tensor/tensor.h"
 #include "tessera/tessera.h"
@@ -45,17 +46,9 @@ static ts_tensor *loss_of(void *context, ts_rank *me, int64_t micro, ts_tensor *
     return ts_mul_scalar(ts_cross_entropy_sum(output[0], labels), 1.0 / (ROWS * CONTEXT));
 }
 
-static ts_status token(const int64_t *global, void *element, void *context)
-{
-    int64_t salt = *(const int64_t *)context;
-    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1] + 5 * salt) % VOCAB;
-    return TS_OK;
-}
-
 static ts_tensor *tokens(const trained *r, int64_t salt)
 {
-    ts_meta meta = { .shape = TS_SHAPE(ROWS, CONTEXT), .dtype = TS_DTYPE_I64 };
-    return ts_from_function(token, &salt, ts_model_tokens(r->model), meta);
+    return tokens_of(r->model, ROWS, CONTEXT, (token_recipe){ VOCAB, salt });
 }
 
 static void make(test *t, const way *w, trained *r)

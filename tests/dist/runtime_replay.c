@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "dist/token_util.h"
 #include "harness/test.h"
 #include "plan/program.h"
 #include "tensor/tensor.h"
@@ -32,17 +33,9 @@ typedef struct trained {
     double loss[STEPS], norm[STEPS], after[STEPS]; /* after: of the updated weights */
 } trained;
 
-static ts_status token(const int64_t *global, void *element, void *context)
-{
-    int64_t salt = *(const int64_t *)context;
-    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1] + 5 * salt) % VOCAB;
-    return TS_OK;
-}
-
 static ts_tensor *tokens(const trained *r, int64_t salt)
 {
-    ts_meta meta = { .shape = TS_SHAPE(ROWS, CONTEXT), .dtype = TS_DTYPE_I64 };
-    return ts_from_function(token, &salt, ts_model_tokens(r->model), meta);
+    return tokens_of(r->model, ROWS, CONTEXT, (token_recipe){ VOCAB, salt });
 }
 
 static ts_status gather(ts_tensor *const *x, const ts_sharding *const *to, int32_t count,

@@ -3,6 +3,7 @@
  * the update, in the recorded order, in a new one, with operations that go as one and in parts:
  * after recovering the next replays have the losses of a run that nothing disturbed. */
 #include "device/device.h"
+#include "dist/token_util.h"
 #include "fault/order.h"
 #include "harness/test.h"
 #include "tessera/tessera.h"
@@ -32,17 +33,9 @@ static ts_status strike(void *context)
     return ts_rank_fail(r->me, TS_ERR_STATE, "the rank broke");
 }
 
-static ts_status token(const int64_t *global, void *element, void *context)
-{
-    int64_t salt = *(const int64_t *)context;
-    *(int64_t *)element = (7 * global[0] + 3 * global[1] * global[1] + 5 * salt) % VOCAB;
-    return TS_OK;
-}
-
 static ts_tensor *tokens(const trained *r, int64_t salt)
 {
-    ts_meta meta = { .shape = TS_SHAPE(ROWS, CONTEXT), .dtype = TS_DTYPE_I64 };
-    return ts_from_function(token, &salt, ts_model_tokens(r->model), meta);
+    return tokens_of(r->model, ROWS, CONTEXT, (token_recipe){ VOCAB, salt });
 }
 
 /* Between threads, too, so that there is something to put into another order. */
