@@ -125,10 +125,7 @@ static void read_numbers(const tsi_kernel_io *io, tsi_cuda_pointwise_args *args)
 /* What nan_to_num puts for infinities where it is not said: the ends of the dtype. */
 static void read_ends(tsi_cuda_pointwise_args *args)
 {
-    double largest = args->dtype[0] == TS_DTYPE_F64    ? 0x1.fffffffffffffp1023
-                     : args->dtype[0] == TS_DTYPE_F32  ? 0x1.fffffep127
-                     : args->dtype[0] == TS_DTYPE_BF16 ? 0x1.fep127
-                                                       : 65504;
+    double largest = tsi_largest_real((ts_dtype)args->dtype[0]);
     if (isnan(args->number[1])) args->number[1] = largest;
     if (isnan(args->number[2])) args->number[2] = -largest;
 }

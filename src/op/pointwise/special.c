@@ -86,10 +86,7 @@ static ts_status nan_to_num_reference(const tsi_kernel_io *io)
 {
     ts_dtype dtype = (ts_dtype)io->in[0].global->dtype;
     finite_attributes f = *(const finite_attributes *)io->attributes;
-    double largest = dtype == TS_DTYPE_F64    ? 0x1.fffffffffffffp1023
-                     : dtype == TS_DTYPE_F32  ? 0x1.fffffep127
-                     : dtype == TS_DTYPE_BF16 ? 0x1.fep127
-                                              : 65504;
+    double largest = tsi_largest_real(dtype);
     if (isnan(f.posinf)) f.posinf = largest;
     if (isnan(f.neginf)) f.neginf = -largest;
     tsi_kernel_io with = *io;

@@ -42,6 +42,15 @@ static inline double tsi_unary_number_of(const void *attributes)
 {
     return ((const tsi_unary_number *)attributes)->number;
 }
+/* The largest number of a dtype of reals: what nan_to_num puts for an infinity unless it is told.
+ */
+static inline double tsi_largest_real(ts_dtype dtype)
+{
+    return dtype == TS_DTYPE_F64    ? 0x1.fffffffffffffp1023
+           : dtype == TS_DTYPE_F32  ? 0x1.fffffep127
+           : dtype == TS_DTYPE_BF16 ? 0x1.fep127
+                                    : 65504;
+}
 /* The end of a gradient: dy * slope. */
 ts_status tsi_unary_give(const tsi_grad_io *io, ts_tensor *slope);
 
