@@ -52,6 +52,7 @@ TS_API ts_tensor *ts_scale(ts_tensor *x, double factor); /* the same as ts_mul_s
 TS_API ts_tensor *ts_div_scalar(ts_tensor *x, double value);
 TS_API ts_tensor *ts_pow(ts_tensor *x, double exponent);
 TS_API ts_tensor *ts_clamp(ts_tensor *x, double min, double max); /* NaN: no bound on that side */
+TS_API ts_tensor *ts_full_like(ts_tensor *x, double value);       /* of x's dtype */
 TS_API ts_tensor *ts_leaky_relu(ts_tensor *x, double negative_slope);
 TS_API ts_tensor *ts_elu(ts_tensor *x, double alpha);
 TS_API ts_tensor *ts_celu(ts_tensor *x, double alpha);
@@ -142,6 +143,7 @@ TS_END_C
 #define ts_fmod(...) (ts_here(TS_HERE), ts_fmod(__VA_ARGS__))
 #define ts_fmod_scalar(...) (ts_here(TS_HERE), ts_fmod_scalar(__VA_ARGS__))
 #define ts_frac(...) (ts_here(TS_HERE), ts_frac(__VA_ARGS__))
+#define ts_full_like(...) (ts_here(TS_HERE), ts_full_like(__VA_ARGS__))
 #define ts_gcd(...) (ts_here(TS_HERE), ts_gcd(__VA_ARGS__))
 #define ts_ge(...) (ts_here(TS_HERE), ts_ge(__VA_ARGS__))
 #define ts_ge_scalar(...) (ts_here(TS_HERE), ts_ge_scalar(__VA_ARGS__))

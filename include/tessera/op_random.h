@@ -13,9 +13,10 @@ TS_BEGIN_C
 
 /* The same numbers for any placement and any number of ranks; the scope's stream goes on by one. */
 TS_API ts_tensor *ts_dropout(ts_tensor *x, double p); /* 0 with probability p, else x / (1 - p) */
-TS_API ts_tensor *ts_rand_like(ts_tensor *x);         /* uniform in [0, 1) */
+TS_API ts_tensor *ts_rand_like(ts_tensor *x);         /* uniform, from 0 up to 1 */
 TS_API ts_tensor *ts_randn_like(ts_tensor *x);        /* mean 0, deviation 1 */
-TS_API ts_tensor *ts_bernoulli(ts_tensor *p);         /* 1 with that probability, else 0 */
+TS_API ts_tensor *ts_randint_like(ts_tensor *x, int64_t low, int64_t high); /* low <= y < high */
+TS_API ts_tensor *ts_bernoulli(ts_tensor *p); /* 1 with that probability, else 0 */
 
 TS_END_C
 
@@ -23,6 +24,7 @@ TS_END_C
 #define ts_dropout(...) (ts_here(TS_HERE), ts_dropout(__VA_ARGS__))
 #define ts_rand_like(...) (ts_here(TS_HERE), ts_rand_like(__VA_ARGS__))
 #define ts_randn_like(...) (ts_here(TS_HERE), ts_randn_like(__VA_ARGS__))
+#define ts_randint_like(...) (ts_here(TS_HERE), ts_randint_like(__VA_ARGS__))
 #define ts_bernoulli(...) (ts_here(TS_HERE), ts_bernoulli(__VA_ARGS__))
 
 #endif

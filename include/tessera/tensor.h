@@ -25,6 +25,9 @@ TS_BEGIN_C
 
 /* ---- factories: makers, local. A partial placement is refused but by ts_empty. --------------- */
 TS_API ts_tensor *ts_empty(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
+/* Of another's mesh, shape, dtype and placements, pending ones too. The other *_like are operators
+ * (op_pointwise.h, op_random.h). */
+TS_API ts_tensor *ts_empty_like(ts_tensor *x);
 TS_API ts_tensor *ts_zeros(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 TS_API ts_tensor *ts_ones(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *placements);
 /* The fill value comes first, so that no two neighbours can be swapped. */

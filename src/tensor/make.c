@@ -2,7 +2,8 @@
 /* make.c - factories: tensors whose blocks each rank fills by itself. Nothing is communicated.
  *
  * Values depend on the global index alone, never on the mesh. A partial placement is refused, since
- * every rank would contribute the value once more; ts_empty alone takes it. */
+ * every rank would contribute the value once more; ts_empty and ts_empty_like alone take
+ * it. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -73,6 +74,16 @@ ts_tensor *ts_empty(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, const char *p
     making made;
     if (making_begin(mesh, dtype, shape, placements, "empty", &made) != TS_OK) return NULL;
     return making_end(mesh, dtype, &made, TS_OK);
+}
+
+ts_tensor *ts_empty_like(ts_tensor *x)
+{
+    if (!tsi_tensor_enter(x, "empty_like")) return NULL;
+    making made = { .what = "empty_like", .layout = ts_layout_retain(x->layout) };
+    made.array = tsi_tensor_block(x->mesh, made.layout, (ts_dtype)x->dtype);
+    if (made.array) return making_end(x->mesh, (ts_dtype)x->dtype, &made, TS_OK);
+    ts_layout_release(made.layout);
+    return NULL;
 }
 
 static ts_status check_number(const char *what, ts_number value, ts_dtype dtype)

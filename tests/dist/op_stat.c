@@ -31,8 +31,8 @@ static const char *const rows[] = { "var",
                                     "avg_pool",
                                     "avg_pool_backward",
                                     NULL };
-static const char *const random_rows[] = { "dropout", "rand_like", "randn_like", "bernoulli",
-                                           NULL };
+static const char *const random_rows[] = { "dropout",      "rand_like", "randn_like",
+                                           "randint_like", "bernoulli", NULL };
 
 /* One stream for all calls, so that draws can be compared. */
 static void force_stream(test *t)
@@ -362,6 +362,30 @@ TS_TEST_RANKS(dropout_keeps_what_is_pending, 2)
     family_plan(t, ts_rand_like(matrix(mesh, "P(sum)")), "R", "rand_like");
     family_plan(t, ts_mse_loss(matrix(mesh, "S(0)"), matrix(mesh, "R"), NULL), "P(sum)",
                 "mse_loss");
+}
+
+/* In another's shape, dtype and placements; what was pending there is whole, but of empty ones. */
+TS_TEST_RANKS(tensors_like_another, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    static const char *const place[] = { "R", "S(0)", "S(1)", "P(sum)" };
+    ts_tensor *whole = ts_zeros(mesh, TS_DTYPE_I64, TS_SHAPE(5, 7), "S(0)");
+    for (int32_t i = 0; i < 4; i++) {
+        const char *to = i == 3 ? "R" : place[i];
+        ts_tensor *x = matrix(mesh, place[i]), *full = ts_full_like(x, 2.5);
+        family_plan(t, full, to, "full_like");
+        family_same(t, ts_full(2.5, mesh, TS_DTYPE_F64, ts_tensor_shape(x), "R"), full, to);
+        ts_tensor *empty = ts_empty_like(x);
+        family_plan(t, empty, place[i], "empty_like");
+        TEST_EQ(t, ts_tensor_dtype(empty), TS_DTYPE_F64);
+    }
+    ts_tensor *two = ts_full_like(whole, 2.5), *drawn = ts_randint_like(whole, -2, 9);
+    family_same(t, ts_full(2, mesh, TS_DTYPE_I64, TS_SHAPE(5, 7), "R"), two, "cut off");
+    family_same(t, drawn, ts_clamp(drawn, -2, 8), "randint_like");
+    family_plan(t, drawn, "S(0)", "randint_like");
+    FAMILY_REFUSES(t, "no whole number for i64", ts_full_like(whole, (double)INFINITY));
+    FAMILY_REFUSES(t, "from 3 to 3 is empty", ts_randint_like(whole, 3, 3));
+    FAMILY_REFUSES(t, "not defined for f64", ts_randint_like(matrix(mesh, "R"), 0, 3));
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

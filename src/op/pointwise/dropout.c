@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dropout.c - dropout, bernoulli, rand_like, randn_like.
+/* dropout.c - dropout, bernoulli, rand_like, randn_like, randint_like.
  *
  * What is drawn for an element depends on the seed, the stream of the call and the element's global
  * index alone (array/random.h), so any placement gives the bits of one rank, and replicas agree.
@@ -176,17 +176,32 @@ const tsi_op_desc tsi_op_dropout = {
 
 /* ---- random numbers like another tensor ------------------------------------------------------ */
 
-static tsi_random_kind kind_of(const tsi_op_desc *op)
+typedef struct range_attributes {
+    int64_t low, high;
+} range_attributes;
+static const tsi_attribute range_table[] = { TSI_ATTR(range_attributes, low, INT, "low", "0"),
+                                             TSI_ATTR(range_attributes, high, INT, "high", NULL),
+                                             { 0 } };
+
+static tsi_random random_of(const tsi_op_desc *op, const void *attributes)
 {
-    return op == &tsi_op_rand_like ? TSI_RANDOM_UNIFORM : TSI_RANDOM_NORMAL;
+    if (op == &tsi_op_randint_like) {
+        const range_attributes *range = attributes;
+        return (tsi_random){ .kind = TSI_RANDOM_INTEGER, .low = range->low, .high = range->high };
+    }
+    bool uniform = op == &tsi_op_rand_like;
+    return (tsi_random){ .kind = uniform ? TSI_RANDOM_UNIFORM : TSI_RANDOM_NORMAL, .b = 1.0 };
 }
 
 static ts_status like_infer(const tsi_op_call *call)
 {
     ts_dtype dtype = (ts_dtype)call->in[0].dtype;
-    if (tsi_random_words(kind_of(call->op), dtype) == 0)
+    tsi_random random = random_of(call->op, call->attributes);
+    tsi_random_recipe recipe;
+    if (tsi_random_words(random.kind, dtype) == 0)
         return TSI_FAIL(TS_ERR_DTYPE, "%s: is not defined for %s", call->op->name,
                         ts_dtype_name(dtype));
+    TSI_TRY(tsi_random_recipe_make(&random, dtype, &recipe)); /* the range */
     return tsi_infer_like(call);
 }
 
@@ -202,26 +217,45 @@ static void like_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static ts_status like_reference(const tsi_kernel_io *io)
 {
-    tsi_random random = { .kind = kind_of(io->op), .a = 0.0, .b = 1.0 };
-    return draw(io, &io->out[0], &io->out[0].block, random);
+    return draw(io, &io->out[0], &io->out[0].block, random_of(io->op, io->attributes));
+}
+
+static bool sample_range(tsi_sample *s)
+{
+    bool more = sample_one(s);
+    s->in[0].dtype = TS_DTYPE_I64;
+    *(range_attributes *)s->attributes = (range_attributes){ 0, 2 }; /* what bool holds, too */
+    return more;
 }
 
 #define LIKE                                                                                       \
     .input_min = 1, .input_max = 1, .output_count = 1,                                             \
     .flags = TSI_OP_RANDOM | TSI_OP_NO_GRAD | TSI_OP_FREE | TSI_OP_MOVES, .infer = like_infer,     \
-    .rules = like_rules, .reference = like_reference, .sample = sample_one
+    .rules = like_rules, .reference = like_reference
 
 const tsi_op_desc tsi_op_rand_like = {
     .name = "rand_like",
     .what = "uniform numbers from 0 up to 1 in the shape of another tensor",
     .dtypes = TSI_DTYPES_REAL,
     LIKE,
+    .sample = sample_one,
 };
 const tsi_op_desc tsi_op_randn_like = {
     .name = "randn_like",
     .what = "normal numbers in the shape of another tensor",
     .dtypes = TSI_DTYPES_REAL,
     LIKE,
+    .sample = sample_one,
+};
+
+const tsi_op_desc tsi_op_randint_like = {
+    .name = "randint_like",
+    .what = "whole numbers from low up to high, which is not among them, in the shape of another "
+            "tensor",
+    .dtypes = TSI_DTYPES_WHOLE | 1 << TS_DTYPE_BOOL,
+    LIKE,
+    TSI_ATTRIBUTES(range_table, range_attributes),
+    .sample = sample_range,
 };
 
 /* ---- bernoulli ------------------------------------------------------------------------------- */
@@ -280,4 +314,11 @@ ts_tensor *(ts_dropout)(ts_tensor *x, double p)
 
 TSI_MAKER1(rand_like)
 TSI_MAKER1(randn_like)
+
+ts_tensor *(ts_randint_like)(ts_tensor *x, int64_t low, int64_t high)
+{
+    range_attributes range = { low, high };
+    return tsi_op_make(&tsi_op_randint_like, &x, 1, &range);
+}
+
 TSI_MAKER1(bernoulli)

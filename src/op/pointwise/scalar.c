@@ -230,6 +230,18 @@ static ts_status elu_grad(const tsi_grad_io *io)
     return tsi_grad_give(io, ts_where(ts_gt(x, ts_zeros_like(x)), dy, ts_mul(dy, slope)));
 }
 
+/* ---- a constant ------------------------------------------------------------------------------ */
+
+TSI_REAL(full, value_of(a))
+TSI_WHOLE(full, tsi_first_cut(a))
+TSI_BOTH(full, tsi_first_both(a))
+
+static ts_status full_infer(const tsi_op_call *call)
+{
+    call->out[0] = call->in[0];
+    return tsi_number_fits(call);
+}
+
 /* ---- a + w (b - a) --------------------------------------------------------------------------- */
 
 /* From the nearer end: weight 0 gives a and weight 1 gives b, exactly. */
@@ -400,6 +412,18 @@ const tsi_op_desc tsi_op_elu = {
     .trait = elu_trait,
     .grad = elu_grad,
 };
+const tsi_op_desc tsi_op_full_like = {
+    .name = "full_like",
+    .what = "one number in the shape and dtype of another tensor",
+    .dims = "*",
+    TSI_OPERANDS(1, 1, 1),
+    VALUE,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_FREE,
+    .family = FAMILY(real_full, whole_full, both_full, SAME),
+    .infer = full_infer,
+    .rules = tsi_constant_rules,
+    .reference = tsi_family_reference,
+};
 const tsi_op_desc tsi_op_lerp = {
     .name = "lerp",
     .what = "a + weight * (b - a)",
@@ -430,6 +454,7 @@ ts_tensor *(ts_scale)(ts_tensor *x, double factor)
 
 TSI_MAKER1_NUMBER(div_scalar, value)
 TSI_MAKER1_NUMBER(pow, exponent)
+TSI_MAKER1_NUMBER(full_like, value)
 
 ts_tensor *(ts_clamp)(ts_tensor *x, double min, double max)
 {

@@ -196,30 +196,15 @@ const tsi_op_desc tsi_op_addcdiv = {
 
 /* ---- masked_fill ----------------------------------------------------------------------------- */
 
-/* A real is cut off for integers, as in a cast. */
-static int64_t cut_of(const void *attributes)
-{
-    const ts_number *value = &((const value_attributes *)attributes)->value;
-    return value->kind == TS_NUMBER_INT ? value->whole : (int64_t)value->real;
-}
-
 TSI_REAL(masked_fill, x[1] != 0.0 ? value_of(a) : x[0])
 TSI_BOTH(masked_fill, x[1] != 0.0 ? tsi_first_both(a) : x[0])
-TSI_WHOLE(masked_fill, x[1] ? cut_of(a) : x[0])
+TSI_WHOLE(masked_fill, x[1] ? tsi_first_cut(a) : x[0])
 
 static ts_status masked_fill_infer(const tsi_op_call *call)
 {
     TSI_TRY(tsi_infer_pointwise(call));
     call->out[0].dtype = call->in[0].dtype;
-    const ts_number *value = &((const value_attributes *)call->attributes)->value;
-    tsi_category kind = tsi_dtype_category((ts_dtype)call->in[0].dtype);
-    if (kind <= TSI_CATEGORY_INT && value->kind != TS_NUMBER_INT && !(fabs(value->real) < 0x1p63))
-        return TSI_FAIL(TS_ERR_ARG, "masked_fill: %g is no whole number for %s", value->real,
-                        ts_dtype_name((ts_dtype)call->in[0].dtype));
-    if (kind <= TSI_CATEGORY_REAL && value->kind == TS_NUMBER_COMPLEX)
-        return TSI_FAIL(TS_ERR_ARG, "masked_fill: %g%+gi is no real number for %s", value->real,
-                        value->imaginary, ts_dtype_name((ts_dtype)call->in[0].dtype));
-    return TS_OK;
+    return tsi_number_fits(call);
 }
 
 /* The filled value counts once per rank: a sum passes only if it is zero, a product only if it is

@@ -19,6 +19,26 @@ ts_dtype tsi_number_dtype(const ts_number *number)
     return number->kind == TS_NUMBER_COMPLEX ? TS_DTYPE_C64 : TS_DTYPE_F32;
 }
 
+int64_t tsi_first_cut(const void *attributes)
+{
+    const ts_number *value = attributes;
+    return value->kind == TS_NUMBER_INT ? value->whole : (int64_t)value->real;
+}
+
+ts_status tsi_number_fits(const tsi_op_call *call)
+{
+    const ts_number *value = call->attributes;
+    ts_dtype dtype = (ts_dtype)call->in[0].dtype;
+    tsi_category kind = tsi_dtype_category(dtype);
+    if (kind <= TSI_CATEGORY_INT && value->kind != TS_NUMBER_INT && !(fabs(value->real) < 0x1p63))
+        return TSI_FAIL(TS_ERR_ARG, "%s: %g is no whole number for %s", call->op->name, value->real,
+                        ts_dtype_name(dtype));
+    if (kind <= TSI_CATEGORY_REAL && value->kind == TS_NUMBER_COMPLEX)
+        return TSI_FAIL(TS_ERR_ARG, "%s: %g%+gi is no real number for %s", call->op->name,
+                        value->real, value->imaginary, ts_dtype_name(dtype));
+    return TS_OK;
+}
+
 ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void *attributes)
 {
     const tsi_pointwise_family *family = op->family;
@@ -248,8 +268,7 @@ const tsi_op_desc tsi_op_bitwise_not = {
     .sample = tsi_sample_bits,
 };
 
-/* A constant does not depend on its input: whatever is pending there, the result is replicated. */
-static void constant_rules(const tsi_op_call *call, tsi_rules *rules)
+void tsi_constant_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     (void)call;
     for (int reduce = TS_REDUCE_SUM; reduce < TS_REDUCE_COUNT; reduce++) {
@@ -266,7 +285,7 @@ const tsi_op_desc tsi_op_ones_like = {
     .flags = TSI_OP_NO_GRAD | TSI_OP_FREE,
     .family = FAMILY(tsi_real_one, tsi_whole_one, tsi_both_one, SAME),
     .infer = tsi_family_infer,
-    .rules = constant_rules,
+    .rules = tsi_constant_rules,
     .reference = tsi_family_reference,
     .sample = tsi_sample_unary,
 };
@@ -279,7 +298,7 @@ const tsi_op_desc tsi_op_zeros_like = {
     .flags = TSI_OP_NO_GRAD | TSI_OP_FREE,
     .family = FAMILY(tsi_real_zero, tsi_whole_zero, tsi_both_zero, SAME),
     .infer = tsi_family_infer,
-    .rules = constant_rules,
+    .rules = tsi_constant_rules,
     .reference = tsi_family_reference,
     .sample = tsi_sample_unary,
 };

@@ -31,6 +31,12 @@ ts_status tsi_family_infer(const tsi_op_call *call);
 ts_status tsi_family_reference(const tsi_kernel_io *io);
 /* What a number counts as beside tensors: i64 if it is whole, c64 if complex, else f32. */
 ts_dtype tsi_number_dtype(const ts_number *number);
+/* The first number of attributes as an integer: a real is cut off, as in a cast. */
+int64_t tsi_first_cut(const void *attributes);
+/* Whether the first number of a call's attributes can be an element of its first input. */
+ts_status tsi_number_fits(const tsi_op_call *call);
+/* Rules of a constant: whatever is pending on the input, the result is replicated. */
+void tsi_constant_rules(const tsi_op_call *call, tsi_rules *rules);
 /* The dtype in which a family computes, from its inputs' dtypes (promoted) and attributes. */
 ts_dtype tsi_family_compute(const tsi_op_desc *op, ts_dtype promoted, const void *attributes);
 
