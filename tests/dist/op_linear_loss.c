@@ -290,6 +290,49 @@ TS_TEST_RANKS(linear_loss_of_nothing, 1, 3)
     TEST_CHECK(t, isnan(loss));
 }
 
+enum { CLASSES_ALONE, WEIGHED, PROBABILITIES, WEIGHED_PROBABILITIES, BY_CHUNKS, MEANS };
+
+/* The mean over labels that are all ignored, of x and w. */
+static ts_tensor *mean_of_nothing(const subject *s, int way, ts_tensor *x, ts_tensor *w)
+{
+    ts_cross_entropy_options o = TS_CROSS_ENTROPY_OPTIONS_INIT;
+    ts_tensor *labels =
+        ts_full(-100, s->mesh, TS_DTYPE_I64, TS_SHAPE(5), strcmp(s->rows, "S(1)") ? s->rows : "R");
+    if (way == WEIGHED || way == WEIGHED_PROBABILITIES)
+        o.weight = ts_watch(ts_ones(s->mesh, s->dtype, TS_SHAPE(V), NULL));
+    if (way == WEIGHED) o.label_smoothing = 0.25;
+    if (way == BY_CHUNKS) return ts_linear_cross_entropy(x, w, labels, NULL);
+    ts_tensor *logits = ts_linear(x, w, NULL);
+    if (way < PROBABILITIES) return ts_cross_entropy_with(logits, labels, &o);
+    return ts_nll_loss_with(ts_log_softmax(logits, -1), labels, &o);
+}
+
+/* Where no label counts, a mean is no number, and its gradients are 0. */
+TS_TEST_RANKS(losses_of_nothing_have_no_gradient, 1, 2, 3)
+{
+    static const char *const rows[] = { "R", "S(0)", "S(1)" }; /* the last: classes are cut */
+    for (int i = 0; i < 3 * MEANS * 2; i++) {
+        int way = i % MEANS, cut = i / MEANS % 3;
+        subject s = { .mesh = ts_mesh_create(t->me, "x=*"),
+                      .rows = rows[cut],
+                      .dtype = i < 3 * MEANS ? TS_DTYPE_F32 : TS_DTYPE_F64 };
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(ts_ones(s.mesh, s.dtype, TS_SHAPE(5, C), cut == 1 ? "S(0)" : "R"));
+        ts_tensor *w = ts_watch(ts_ones(s.mesh, s.dtype, TS_SHAPE(V, C), cut == 2 ? "S(0)" : "R"));
+        ts_tensor *loss = mean_of_nothing(&s, way, x, w);
+        double value = 0, most = 1, of_w = 1;
+        TEST_OK(t, ts_backward(loss, NULL));
+        TEST_OK(t, ts_tensor_item(loss, &value));
+        TEST_OK(t, ts_tensor_item(ts_sum(ts_abs(ts_tensor_grad(x)), NULL, 0, 0), &most));
+        TEST_OK(t, ts_tensor_item(ts_sum(ts_abs(ts_tensor_grad(w)), NULL, 0, 0), &of_w));
+        TEST_SAY(t, isnan(value) && most == 0 && of_w == 0, "%s, way %d: loss %g, gradients %g, %g",
+                 s.rows, way, value, most, of_w);
+        ts_scope_close(scope);
+        ts_mesh_release(s.mesh);
+    }
+}
+
 /* Of many rows the logits of one chunk are held, and their gradient. */
 TS_TEST_RANKS(linear_loss_holds_a_chunk, 1)
 {

@@ -500,7 +500,7 @@ static ts_status ce_grad(const tsi_grad_io *io)
     ts_tensor *weight = io->input_count == 3 ? io->in[2] : NULL;
     tsi_label_weights w =
         tsi_label_weights_of(labels, weight, a->ignore_index, ts_tensor_dtype(dy));
-    ts_tensor *all = a->reduction == 0 ? ts_sum(w.weights, NULL, 0, 0) : NULL;
+    ts_tensor *all = a->reduction == 0 ? tsi_label_divisor(&w) : NULL;
     if (all) dy = ts_div(dy, all);
     double rest = 1.0 - a->label_smoothing;
     ts_tensor *scale = ts_mul(w.weights, rest == 1.0 ? dy : ts_scale(dy, rest));

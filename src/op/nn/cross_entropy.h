@@ -18,6 +18,9 @@ typedef struct tsi_label_weights {
 /* `weight` NULL: all classes weigh 1. */
 tsi_label_weights tsi_label_weights_of(ts_tensor *labels, ts_tensor *weight, int64_t ignore_index,
                                        ts_dtype dtype);
+/* What the gradient of a mean is divided by: what all labels weigh, and 1 where none of them
+ * counts, so that there is no gradient, while the loss is no number. */
+ts_tensor *tsi_label_divisor(const tsi_label_weights *w);
 /* The second part of the terms; partial where classes are sharded. */
 ts_tensor *tsi_label_spread(ts_tensor *x, ts_tensor *lse, ts_tensor *weight, ts_tensor *counts,
                             double smoothing);

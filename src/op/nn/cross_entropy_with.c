@@ -2,6 +2,8 @@
 /* cross_entropy_with.c - weights of classes and smoothed labels; see cross_entropy.h. */
 #include "op/nn/cross_entropy.h"
 
+#include <math.h>
+
 #include "op/core/common.h"
 #include "op/nn/attributes.h"
 
@@ -25,6 +27,13 @@ tsi_label_weights tsi_label_weights_of(ts_tensor *labels, ts_tensor *weight, int
     ts_tensor *safe = ts_where(is_class, labels, ts_zeros_like(labels));
     ts_tensor *w = ts_index_select(weight, 0, ts_reshape(safe, flat));
     return (tsi_label_weights){ counts, ts_mul(ts_reshape(ts_cast(w, dtype), shape), counts) };
+}
+
+ts_tensor *tsi_label_divisor(const tsi_label_weights *w)
+{
+    ts_tensor *all = ts_sum(w->weights, NULL, 0, 0);
+    if (w->weights == w->counts) return ts_clamp(all, 1.0, (double)NAN);
+    return ts_add(all, ts_eq_scalar(ts_sum(w->counts, NULL, 0, 0), 0.0)); /* weights may be 0 */
 }
 
 ts_tensor *tsi_class_costs(ts_tensor *x, ts_tensor *lse)

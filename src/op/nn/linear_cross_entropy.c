@@ -372,6 +372,16 @@ const tsi_op_desc tsi_op_linear_cross_entropy = {
     .sample = sample_lce,
 };
 
+/* The mean of what the labels of a sum count; without any it is no number, and has no gradient: the
+ * divisor is 1 then, and what is added NaN. */
+static ts_tensor *mean_of(ts_tensor *sum, ts_tensor *labels, int64_t ignore_index)
+{
+    tsi_label_weights w = tsi_label_weights_of(labels, NULL, ignore_index, ts_tensor_dtype(sum));
+    ts_tensor *all = (ts_tensor_full)((ts_sum)(w.counts, NULL, 0, 0));
+    ts_tensor *none = (ts_div)((ts_zeros_like)(all), all);
+    return (ts_add)((ts_div)(sum, (ts_clamp)(all, 1.0, (double)NAN)), none);
+}
+
 /* ---- public ---------------------------------------------------------------------------------- */
 
 ts_tensor *(ts_linear_cross_entropy)(ts_tensor *x, ts_tensor *weight, ts_tensor *labels,
@@ -384,10 +394,6 @@ ts_tensor *(ts_linear_cross_entropy)(ts_tensor *x, ts_tensor *weight, ts_tensor 
     ts_tensor *in[] = { x, weight, labels };
     ts_scope inner = tsi_scope_inner(x);
     ts_tensor *sum = tsi_op_make(&tsi_op_linear_cross_entropy, in, INPUTS, &a);
-    if (sum && !o.sum) {
-        tsi_label_weights w =
-            tsi_label_weights_of(labels, NULL, o.ignore_index, ts_tensor_dtype(sum));
-        sum = (ts_div)(sum, (ts_sum)(w.counts, NULL, 0, 0));
-    }
+    if (sum && !o.sum) sum = mean_of(sum, labels, o.ignore_index);
     return ts_scope_leave(inner, sum);
 }

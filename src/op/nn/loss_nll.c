@@ -157,7 +157,7 @@ static ts_status nll_grad(const tsi_grad_io *io)
     /* The sum of all weights is no number of few bits: f16 ends at 65504 labels. */
     ts_dtype wide = ts_tensor_dtype(dy) == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
     tsi_label_weights w = tsi_label_weights_of(labels, weight, a->ignore_index, wide);
-    ts_tensor *all = a->reduction == 0 ? ts_sum(w.weights, NULL, 0, 0) : NULL;
+    ts_tensor *all = a->reduction == 0 ? tsi_label_divisor(&w) : NULL;
     if (all) dy = ts_div(dy, all);
     if (io->needs & 1) {
         ts_tensor *share = ts_cast(ts_neg(ts_mul(w.weights, dy)), (ts_dtype)io->in_meta[0].dtype);
