@@ -12,6 +12,7 @@
 #include "array/image.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/dtype.h"
 #include "base/intmath.h"
 
 /* The range of elements that a shape with strides reaches, relative to its first. */
@@ -298,7 +299,7 @@ static bool is_of_device(const ts_array *block, const tsi_device *device)
 static bool is_aligned(const tsi_block *block)
 {
     size_t size = ts_dtype_size((ts_dtype)block->dtype);
-    bool complex = block->dtype == TS_DTYPE_C64 || block->dtype == TS_DTYPE_C128;
+    bool complex = tsi_dtype_is_complex(block->dtype);
     return (uintptr_t)block->data % (complex ? size / 2 : size) == 0;
 }
 

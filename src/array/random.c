@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "array/random_math.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/intmath.h"
 #include "base/philox.h"
@@ -34,26 +35,15 @@ typedef struct chunk {
 
 typedef tsi_random_recipe recipe;
 
-static bool is_complex(ts_dtype dtype)
-{
-    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-}
-
 static bool is_wide(ts_dtype dtype)
 {
     return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_C128;
 }
 
-static bool is_real(ts_dtype dtype)
-{
-    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-           dtype == TS_DTYPE_F16;
-}
-
 int32_t tsi_random_words(tsi_random_kind kind, ts_dtype dtype)
 {
     size_t size = ts_dtype_size(dtype);
-    bool real = is_real(dtype), complex = is_complex(dtype);
+    bool real = tsi_dtype_is_real(dtype), complex = tsi_dtype_is_complex(dtype);
     if (size == 0) return 0;
     switch (kind) {
     case TSI_RANDOM_UNIFORM:
@@ -394,7 +384,7 @@ ts_status tsi_random_recipe_make(const tsi_random *random, ts_dtype dtype, tsi_r
     TSI_TRY(check_reals(random));
     TSI_TRY(check_integers(random, dtype));
     bool real = random->kind == TSI_RANDOM_UNIFORM || random->kind == TSI_RANDOM_NORMAL;
-    r->is_complex = real && is_complex(dtype);
+    r->is_complex = real && tsi_dtype_is_complex(dtype);
     if (random->kind == TSI_RANDOM_UNIFORM) {
         r->top = below(random->b, dtype);
         if (r->top < random->a) r->top = random->a; /* no number of the dtype lies between */

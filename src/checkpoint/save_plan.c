@@ -5,6 +5,7 @@
 
 #include "array/pool.h"
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "base/intmath.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/save.h"
@@ -12,15 +13,9 @@
 
 /* ---- items ----------------------------------------------------------------------------------- */
 
-static bool is_real(ts_dtype dtype)
-{
-    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-           dtype == TS_DTYPE_F16;
-}
-
 static int32_t stored_dtype(const tsi_save *save, const ts_tensor *t)
 {
-    bool other = save->options.dtype != 0 && is_real((ts_dtype)t->dtype);
+    bool other = save->options.dtype != 0 && tsi_dtype_is_real(t->dtype);
     return other ? save->options.dtype : t->dtype;
 }
 

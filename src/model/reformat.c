@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/intmath.h"
@@ -46,16 +47,10 @@ typedef struct conversion {
 
 /* ---- what goes over -------------------------------------------------------------------------- */
 
-static bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-           dtype == TS_DTYPE_F16;
-}
-
 static ts_meta meta_of(const conversion *c, const tsi_entry *e)
 {
     ts_meta meta = e->meta;
-    if (c->options.dtype && is_real(meta.dtype)) meta.dtype = c->options.dtype;
+    if (c->options.dtype && tsi_dtype_is_real(meta.dtype)) meta.dtype = c->options.dtype;
     return meta;
 }
 
@@ -141,7 +136,7 @@ static ts_dtype main_dtype(const conversion *c)
     for (int64_t i = 0; i < c->count; i++) {
         const tsi_entry *e = c->item[i].entry;
         ts_meta meta = meta_of(c, e);
-        if (strcmp(e->of, "optimizer") == 0 || !is_real(meta.dtype)) continue;
+        if (strcmp(e->of, "optimizer") == 0 || !tsi_dtype_is_real(meta.dtype)) continue;
         bytes[meta.dtype] += bytes_of(c, e);
         if (bytes[meta.dtype] > bytes[best]) best = (ts_dtype)meta.dtype;
     }
@@ -374,7 +369,7 @@ ts_status ts_checkpoint_convert(const char *from, const char *to, const ts_conve
     if (options)
         memcpy(&c.options, options,
                options->struct_size < sizeof c.options ? options->struct_size : sizeof c.options);
-    if (c.options.dtype && !is_real(c.options.dtype))
+    if (c.options.dtype && !tsi_dtype_is_real(c.options.dtype))
         return TSI_FAIL(TS_ERR_DTYPE, "convert: %s is no dtype of weights",
                         ts_dtype_name((ts_dtype)c.options.dtype));
     ts_status status = ts_archive_open(from, &c.from);

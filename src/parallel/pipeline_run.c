@@ -7,6 +7,7 @@
  * unreduced over the micro-batches and are reduced once. */
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "parallel/pipeline.h"
 #include "parallel/unit.h"
@@ -71,9 +72,8 @@ static ts_tensor *without_partials(ts_tensor *x)
 
 static bool has_gradient_dtype(const ts_tensor *t)
 {
-    ts_dtype dtype = ts_tensor_dtype(t);
-    return dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-           dtype == TS_DTYPE_F16 || dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+    int32_t dtype = (int32_t)ts_tensor_dtype(t);
+    return tsi_dtype_is_real(dtype) || tsi_dtype_is_complex(dtype);
 }
 
 static ts_status keep_outputs(ts_pipeline *p, const ts_cell *c, ts_tensor **output)

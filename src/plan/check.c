@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "device/device.h"
@@ -67,9 +68,7 @@ static ts_status check_reduce(const ts_placement *place, ts_dtype dtype)
         return TSI_FAIL(TS_ERR_DTYPE, "plan: a partial of kind %s has no meaning for %s: %s",
                         ts_reduce_name((ts_reduce)place->reduce), ts_dtype_name(dtype), why);
     }
-    if (dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-        dtype == TS_DTYPE_F16)
-        return TS_OK;
+    if (tsi_dtype_is_real((int32_t)dtype)) return TS_OK;
     return TSI_FAIL(TS_ERR_DTYPE, "plan: a partial of kind norm has no meaning for %s",
                     ts_dtype_name(dtype));
 }

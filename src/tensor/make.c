@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "tensor/fill.h"
 #include "tensor/tensor.h"
 
@@ -90,8 +91,7 @@ static ts_status check_number(const char *what, ts_number value, ts_dtype dtype)
 {
     if (value.kind < TS_NUMBER_INT || value.kind > TS_NUMBER_COMPLEX)
         return TSI_FAIL(TS_ERR_ARG, "%s: a number of kind %d is none", what, value.kind);
-    bool complex = dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
-    if (value.kind != TS_NUMBER_COMPLEX || complex) return TS_OK;
+    if (value.kind != TS_NUMBER_COMPLEX || tsi_dtype_is_complex((int32_t)dtype)) return TS_OK;
     return TSI_FAIL(TS_ERR_DTYPE, "%s: %g%+gi is complex, which %s cannot hold", what, value.real,
                     value.imaginary, ts_dtype_name(dtype));
 }

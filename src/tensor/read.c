@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "array/image.h"
+#include "base/dtype.h"
 #include "tensor/move.h"
 #include "tensor/tensor.h"
 
@@ -118,10 +119,8 @@ ts_status(ts_tensor_item)(ts_tensor *t, double *out)
 
 static ts_number_kind kind_of(ts_dtype dtype)
 {
-    if (dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128) return TS_NUMBER_COMPLEX;
-    bool real = dtype == TS_DTYPE_F64 || dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 ||
-                dtype == TS_DTYPE_F16;
-    return real ? TS_NUMBER_REAL : TS_NUMBER_INT;
+    if (tsi_dtype_is_complex((int32_t)dtype)) return TS_NUMBER_COMPLEX;
+    return tsi_dtype_is_real((int32_t)dtype) ? TS_NUMBER_REAL : TS_NUMBER_INT;
 }
 
 ts_status ts_tensor_number(ts_tensor *t, ts_number *out)

@@ -5,6 +5,7 @@
 #define TSI_BACKEND_CUDA_DTYPE_H
 
 #include "backend/cuda/cuda.h"
+#include "base/dtype.h"
 
 /* What f32 holds: computed in it. */
 static inline bool tsi_cuda_is_narrow(int32_t dtype)
@@ -14,7 +15,7 @@ static inline bool tsi_cuda_is_narrow(int32_t dtype)
 
 static inline bool tsi_cuda_is_real(int32_t dtype)
 {
-    return tsi_cuda_is_narrow(dtype) || dtype == TS_DTYPE_F64;
+    return tsi_dtype_is_real(dtype);
 }
 
 static inline bool tsi_cuda_is_whole(int32_t dtype)
@@ -25,7 +26,7 @@ static inline bool tsi_cuda_is_whole(int32_t dtype)
 
 static inline bool tsi_cuda_is_complex(int32_t dtype)
 {
-    return dtype == TS_DTYPE_C64 || dtype == TS_DTYPE_C128;
+    return tsi_dtype_is_complex(dtype);
 }
 
 /* Of a real one. */

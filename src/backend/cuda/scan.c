@@ -12,8 +12,8 @@ static ts_status scan(const tsi_kernel_io *io, int32_t product)
 {
     const tsi_scan_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
-    bool both = x->dtype == TS_DTYPE_C64 || x->dtype == TS_DTYPE_C128;
-    if (!io->queue || both || x->ndim == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!io->queue || tsi_cuda_is_complex(x->dtype) || x->ndim == 0)
+        return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(x) == 0) return TS_OK;
     int32_t dim = (int32_t)a->dim;
     tsi_cuda_scan_args args = { .from = { .data = x->data },

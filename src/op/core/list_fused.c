@@ -8,16 +8,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "op/core/dispatch.h"
 #include "op/core/list.h"
 #include "op/nn/update.h"
 #include "tensor/scope.h"
-
-static inline bool is_real(int32_t dtype)
-{
-    return dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F64 ||
-           dtype == TS_DTYPE_F16;
-}
 
 /* ---- zero and copy --------------------------------------------------------------------------- */
 
@@ -145,7 +140,7 @@ static ts_status check_all(const fused *f)
         for (int32_t k = 0; k < f->lists; k++) {
             const ts_tensor *x = f->list[k].item[i];
             if (TSI_UNLIKELY((k != TSI_UPDATE_GRAD && !lies_alike(x->layout, p->layout)) ||
-                             !is_real(x->dtype)))
+                             !tsi_dtype_is_real(x->dtype)))
                 return refuse(f, i, k);
         }
     }
