@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/rank.h"
 #include "base/ring.h"
+#include "runtime/record.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -43,18 +44,11 @@ static void halve(tsi_curve *c)
 static void hear_call(void *context, void *what)
 {
     (void)what;
-    static const ts_memory_kind kinds[] = {
-        [TSI_TAG_OTHER] = TS_MEMORY_OTHER,         [TSI_TAG_ACTIVATION] = TS_MEMORY_ACTIVATION,
-        [TSI_TAG_PARAMETER] = TS_MEMORY_PARAMETER, [TSI_TAG_GRADIENT] = TS_MEMORY_GRADIENT,
-        [TSI_TAG_OPTIMIZER] = TS_MEMORY_OPTIMIZER, [TSI_TAG_COMM] = TS_MEMORY_COMM,
-        [TSI_TAG_MIRROR] = TS_MEMORY_MIRROR,       [TSI_TAG_GATHERED] = TS_MEMORY_GATHERED,
-        [TSI_TAG_STAGING] = TS_MEMORY_STAGING
-    };
     tsi_curve *c = context;
     const tsi_pool *pool = tsi_pool_of(c->me);
     int64_t now[TS_MEMORY_KINDS] = { 0 };
-    for (int32_t tag = 0; pool && tag < (int32_t)TSI_COUNT_OF(kinds); tag++)
-        now[kinds[tag]] += tsi_pool_used(pool, tag).live;
+    for (uint32_t tag = 0; pool && tag < TSI_TAG_COUNT; tag++)
+        now[tsi_memory_of_tag(tag)] += tsi_pool_used(pool, (int32_t)tag).live;
     if (c->calls++ % c->stride == 0) {
         if (c->curve->count == CURVE) halve(c);
         memset(c->curve->bytes[c->curve->count++], 0, sizeof now);
