@@ -79,7 +79,7 @@ TS_API ts_tensor *ts_randint(ts_mesh *mesh, ts_dtype dtype, ts_shape shape, cons
 TS_API ts_tensor *ts_from_memory(ts_rank *me, const ts_array *block);
 /* One block per rank, no copy. [coll]: dtype, shape and every rank's block are checked against the
  * layout's rule and agreed on before anything else; one wrong block is an error on all ranks that
- * names it. */
+ * names it. A new tensor for tapes: no gradient goes through it to the block. */
 TS_API ts_tensor *ts_from_local(ts_tensor *block, const ts_sharding *sharding, ts_shape shape);
 /* The whole array on rank `root` of the mesh's members (row-major), sent as exactly the regions the
  * others hold. [coll]; `whole` is read at the root only. */
@@ -88,7 +88,8 @@ TS_API ts_tensor *ts_distribute(const ts_array *whole, const ts_sharding *shardi
 TS_API ts_tensor *ts_from_function(ts_element_fn fn, void *context, const ts_sharding *sharding,
                                    ts_meta meta); /* maker, local */
 /* Takes `managed`: its deleter is called once when nothing refers to the memory any more and the
- * rank's queue is done with it, on any thread; on failure (NULL) it stays the caller's. Memory that
+ * rank's queue is done with it, on any thread; on failure (NULL) it stays the caller's. Given again
+ * before that it is refused: it has one owner. Memory that
  * is flagged read-only is never written: in-place forms, updates, fills and loads into such a
  * tensor are refused. Memory of the rank's device is shared, the host's is shared on the cpu and
  * copied to any other device; what it holds is there when it is given. */
@@ -102,8 +103,10 @@ TS_API ts_tensor *ts_from_dlpack_on(ts_rank *me, struct DLManagedTensorVersioned
                                     void *stream);
 
 /* ---- reading --------------------------------------------------------------------------------- */
-TS_API ts_tensor *ts_tensor_local(ts_tensor *t); /* maker; own block on ts_mesh_self, no copy */
-TS_API ts_tensor *ts_tensor_full(ts_tensor *t);  /* maker [coll]; replicated on the same mesh */
+/* Own block on ts_mesh_self, no copy; maker. A new tensor for tapes: no gradient goes through it.
+ */
+TS_API ts_tensor *ts_tensor_local(ts_tensor *t);
+TS_API ts_tensor *ts_tensor_full(ts_tensor *t); /* maker [coll]; replicated on the same mesh */
 /* recorded; waits; read only. The block where it lies: out->device says whether the host may read
  * it. */
 TS_API ts_status ts_tensor_view(ts_tensor *t, ts_array *out);

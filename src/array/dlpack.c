@@ -79,9 +79,18 @@ static ts_dtype dtype_of(DLDataType type)
     return TS_DTYPE_NONE;
 }
 
+/* What was taken has this deleter until its own is called: nobody else may take it. */
+static void is_taken(DLManagedTensorVersioned *managed)
+{
+    (void)managed;
+}
+
 static ts_status check_import(const DLManagedTensorVersioned *managed)
 {
     if (!managed) return TSI_FAIL(TS_ERR_NULL, "from DLPack: the tensor is NULL");
+    if (managed->deleter == is_taken)
+        return TSI_FAIL(TS_ERR_STATE, "from DLPack: the tensor was given before, to whom it "
+                                      "belongs now; export it again");
     const DLTensor *tensor = &managed->dl_tensor;
     /* A new major version may have moved every field that follows. */
     if (managed->version.major != TSI_DLPACK_MAJOR)
@@ -98,10 +107,40 @@ static ts_status check_import(const DLManagedTensorVersioned *managed)
     return TS_OK;
 }
 
+typedef struct imported {
+    DLManagedTensorVersioned *managed;
+    void (*deleter)(DLManagedTensorVersioned *self); /* its own */
+} imported;
+
+static DLManagedTensorVersioned *give_back(imported *taken)
+{
+    DLManagedTensorVersioned *managed = taken->managed;
+    managed->deleter = taken->deleter;
+    tsi_free(taken);
+    return managed;
+}
+
 static void imported_done(void *context)
 {
-    DLManagedTensorVersioned *managed = context;
+    DLManagedTensorVersioned *managed = give_back(context);
     if (managed->deleter) managed->deleter(managed);
+}
+
+/* The block as memory that is given back to its producer; NULL: recorded, and it is his still. */
+static tsi_array *take(ts_rank *rank, DLManagedTensorVersioned *managed, ts_array *block)
+{
+    imported *taken = tsi_alloc(sizeof *taken);
+    if (!taken) {
+        tsi_fail_memory("a tensor from DLPack", sizeof *taken);
+        return NULL;
+    }
+    *taken = (imported){ managed, managed->deleter };
+    managed->deleter = is_taken;
+    block->done = imported_done;
+    block->context = taken;
+    tsi_array *array = tsi_array_wrap(rank, block);
+    if (!array) (void)give_back(taken);
+    return array;
 }
 
 /* Strides that are all zero say "contiguous" in a ts_array, but in DLPack they broadcast one
@@ -120,7 +159,7 @@ tsi_array *tsi_array_from_dlpack(ts_rank *rank, DLManagedTensorVersioned *manage
     if (check_import(managed) != TS_OK) return NULL;
     const DLTensor *tensor = &managed->dl_tensor;
     bool one = broadcasts_one(tensor), host = tensor->device.device_type == TSI_DL_CUDA_HOST;
-    ts_array block = { .struct_size = sizeof block, .done = imported_done, .context = managed };
+    ts_array block = { .struct_size = sizeof block };
     block.device = host ? TSI_DL_CPU : tensor->device.device_type;
     block.ordinal = host ? 0 : tensor->device.device_id;
     block.data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
@@ -134,7 +173,7 @@ tsi_array *tsi_array_from_dlpack(ts_rank *rank, DLManagedTensorVersioned *manage
     if (tsi_block_of_array(&block, "from DLPack", &whole) != TS_OK) return NULL;
     for (int32_t d = 0; one && d < tensor->ndim; d++)
         if (tensor->shape[d] > 0) block.meta.shape.extent[d] = 1;
-    tsi_array *array = tsi_array_wrap(rank, &block);
+    tsi_array *array = take(rank, managed, &block);
     if (!array) return NULL;
     for (int32_t d = 0; one && d < tensor->ndim; d++) {
         array->extent[d] = tensor->shape[d];

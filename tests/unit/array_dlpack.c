@@ -140,7 +140,12 @@ TS_TEST(dlpack_refusals)
     TEST_SAYS(t, take_error(rank), "overflows 64 bits");
     TEST_CHECK(t, tsi_array_from_dlpack(rank, NULL) == NULL);
     TEST_SAYS(t, take_error(rank), "NULL");
-    TEST_EQ(t, deleted, 0); /* what was refused stays the caller's */
+    m = foreign(data, 2, shape, NULL);
+    tsi_array *a = tsi_array_from_dlpack(rank, &m);
+    TEST_CHECK(t, a && tsi_array_from_dlpack(rank, &m) == NULL); /* it has one owner */
+    TEST_SAYS(t, take_error(rank), "was given before");
+    tsi_array_release(a);
+    TEST_EQ(t, deleted, 1); /* what was refused stays the caller's */
     DLManagedTensorVersioned *out = &m;
     TEST_STATUS(t, tsi_array_to_dlpack(NULL, &out), TS_ERR_NULL);
     TEST_CHECK(t, out == NULL);
