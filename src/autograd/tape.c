@@ -6,6 +6,7 @@
  * here where a call would leave a wrong history, else in backward. */
 #include "autograd/tape.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -18,7 +19,7 @@
 
 static void scope_closed(ts_rank *rank, uint64_t mark);
 static void record(void *context, void *what);
-static void hear_list(void *context, void *what);
+static void hear_listing(void *context, void *what);
 
 static void hear_drop(void *context, void *what)
 {
@@ -63,7 +64,7 @@ static void *state_create(ts_rank *rank)
     state->hears = (tsi_observer){ .context = state,
                                    .hear = { [TSI_NEWS_CALL] = record,
                                              [TSI_NEWS_MOVE] = tsi_tape_moved,
-                                             [TSI_NEWS_LIST] = hear_list } };
+                                             [TSI_NEWS_LISTING] = hear_listing } };
     if (tsi_observers_add(&rank->observers, &always) == TS_OK) return state;
     tsi_free(state);
     return NULL;
@@ -375,21 +376,28 @@ static const ts_tensor *leaf_seen_by(const ts_tape *tape, const ts_tensor *t)
     return sees ? leaf->self : NULL;
 }
 
-/* Did it write a leaf? The call would take the leaf's place, which got no gradient any more; and
- * where a view of it was written its history would not say so. */
-static bool refuse_leaf(const ts_tape *tape, const tsi_op_record *call)
+/* A call that writes a leaf would take the leaf's place, which got no gradient any more; and where
+ * a view of it is written its history would not say so. */
+static bool refuse_leaf(const ts_tape *tape, const ts_tensor *written, const char *name)
 {
-    for (int32_t o = 0; call->writes && o < call->plan->output_count; o++) {
-        const ts_tensor *t = leaf_seen_by(tape, call->out[o]);
-        char name[256] = "a watched tensor";
-        if (!t) continue;
-        if (t->name) (void)tsi_name_text(t->name, name, sizeof name);
-        (void)TSI_FAIL(TS_ERR_STATE,
-                       "%s%s: it writes a leaf (%s) while a tape records; leaves are written under "
-                       "no_grad",
-                       call->plan->op->name, call->plan->in_place ? "_" : "", name);
-        return true;
-    }
+    const ts_tensor *t = leaf_seen_by(tape, written);
+    char leaf[256] = "a watched tensor";
+    if (!t) return false;
+    if (t->name) (void)tsi_name_text(t->name, leaf, sizeof leaf);
+    (void)TSI_FAIL(TS_ERR_STATE,
+                   "%s: it writes a leaf (%s) while a tape records; leaves are written under "
+                   "no_grad",
+                   name, leaf);
+    return true;
+}
+
+static bool refuse_leaves(const ts_tape *tape, const tsi_op_record *call)
+{
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s%s", call->plan->op->name,
+                   call->plan->in_place ? "_" : "");
+    for (int32_t o = 0; call->writes && o < call->plan->output_count; o++)
+        if (refuse_leaf(tape, call->out[o], name)) return true;
     return false;
 }
 
@@ -423,7 +431,7 @@ static void record(void *context, void *what)
     /* Without a gradient it is recorded all the same where one would be missed: backward says so.
      */
     if (!plan->op->grad && !refuses(call)) return;
-    if (refuse_leaf(tape, call)) return;
+    if (call->writes && refuse_leaves(tape, call)) return;
     int64_t number = tsi_tape_add(tape, call->in, plan->input_count, plan->output_count);
     if (number < 0) return;
     tsi_node *node = &tape->node[number];
@@ -443,22 +451,35 @@ static void record(void *context, void *what)
         save(tape, number, call);
 }
 
-/* Items of a list were written by no operator: their histories would be those of what they were.
- * Updates of parameters are meant so. */
-static void hear_list(void *context, void *what)
+/* Item i by no operator: its history would be that of what it was. */
+static bool refuse_history(const ts_tape *tape, const tsi_listed *listed, int64_t i)
+{
+    if (!towards_of(tape, listed->lists[0].item[i])) return false;
+    (void)TSI_FAIL(TS_ERR_STATE,
+                   "%s: item %lld has a history on a tape that records, which does not know "
+                   "what is written; do it under no_grad, or to a tensor without history",
+                   listed->name, (long long)i);
+    return true;
+}
+
+/* What the calls of the list would be refused for, before the first of them writes. */
+static bool refuse_item(const ts_tape *tape, const tsi_listed *listed, int64_t i)
+{
+    ts_tensor *in[TSI_INPUT_MAX] = { NULL };
+    for (int32_t k = 0; k < listed->count; k++)
+        in[k] = listed->lists[k].item[i];
+    if (!tsi_tape_wants(tape, in, listed->count)) return false;
+    return refuse_leaf(tape, in[0], listed->name) || refuse_written(tape, in, listed->count);
+}
+
+static void hear_listing(void *context, void *what)
 {
     const tsi_listed *listed = what;
     const tsi_autograd_state *state = context;
     const ts_tape *tape = tsi_tape_recording(state->rank);
-    if (!tape || strncmp(listed->name, "fused_", 6) == 0) return;
-    for (int64_t i = 0; i < listed->lists[0].count; i++) {
-        if (!towards_of(tape, listed->lists[0].item[i])) continue;
-        (void)TSI_FAIL(TS_ERR_STATE,
-                       "%s: item %lld has a history on a tape that records, which does not know "
-                       "what is written; do it under no_grad, or to a tensor without history",
-                       listed->name, (long long)i);
-        return;
-    }
+    bool refused = false;
+    for (int64_t i = 0; tape && !refused && i < listed->lists[0].count; i++)
+        refused = listed->by_calls ? refuse_item(tape, listed, i) : refuse_history(tape, listed, i);
 }
 
 /* ---- the life of a tape ---------------------------------------------------------------------- */

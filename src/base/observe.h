@@ -32,7 +32,9 @@ typedef enum tsi_news {
     TSI_NEWS_DROP,    /* ts_tensor: one with a history goes */
     TSI_NEWS_CLOSE,   /* tsi_closed (tensor/tensor.h): a scope is about to close */
     TSI_NEWS_CALL,    /* tsi_op_record (op/core/dispatch.h): an operator was called */
-    TSI_NEWS_LIST,    /* tsi_listed (op/core/list.h): lists of tensors were changed in place */
+    TSI_NEWS_LISTING, /* tsi_listed (op/core/list.h): lists of tensors are about to be changed in
+                       * place; who refuses that does so now */
+    TSI_NEWS_LIST,    /* tsi_listed: they were, by no operator */
     TSI_NEWS_COUNT
 } tsi_news;
 

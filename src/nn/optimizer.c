@@ -293,7 +293,9 @@ static void tell_updates(const ts_optimizer *o)
         ts_tensor second = { .rank = o->rank, .array = s->second };
         ts_tensor *item[] = { s->param, ts_tensor_grad(s->param), &first, &second };
         ts_list lists[] = { { &item[0], 1 }, { &item[1], 1 }, { &item[2], 1 }, { &item[3], 1 } };
-        tsi_listed listed = { o->is_sgd ? "fused_sgd" : "fused_adamw", s->name, lists, 4, 13 };
+        tsi_listed listed = {
+            o->is_sgd ? "fused_sgd" : "fused_adamw", s->name, lists, 4, 13, 0, 0
+        };
         if (item[1]) tsi_tell(o->rank, TSI_NEWS_LIST, &listed);
     }
 }

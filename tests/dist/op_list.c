@@ -247,6 +247,39 @@ TS_TEST_RANKS(what_has_a_history_is_not_filled, 1, 2)
     ts_mesh_release(mesh);
 }
 
+/* What a tape refuses, it does before the first item is written: zeros, copies, and forms in place
+ * whose second item is a leaf. */
+TS_TEST_RANKS(what_a_tape_refuses_writes_nothing, 1, 2)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int way = 0; way < 3; way++) {
+        ts_scope outer = ts_scope_open(t->me, NULL);
+        ts_scope_options options = TS_INIT(ts_scope_options);
+        options.catches = 1;
+        ts_tensor *x[2], *y[2], *before[2];
+        for (int i = 0; i < 2; i++) {
+            x[i] = ts_rand(mesh, TS_DTYPE_F64, TS_SHAPE(5), "S(0)");
+            y[i] = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(5), "S(0)");
+            before[i] = ts_clone(x[i]);
+        }
+        x[1] = ts_watch(x[1]);
+        ts_scope s = ts_scope_open_with(t->me, &options);
+        ts_tape_begin(t->me);
+        const ts_list to = { x, 2 }, from = { y, 2 };
+        uint32_t version = tsi_array_version(x[0]->array);
+        TEST_EQ(t,
+                way == 0   ? ts_foreach_zero(to)
+                : way == 1 ? ts_foreach_copy(to, from)
+                           : ts_foreach_add(to, from, 1, NULL),
+                TS_ERR_STATE);
+        TEST_EQ(t, tsi_array_version(x[0]->array), version);
+        TEST_STATUS(t, ts_scope_close(s), TS_ERR_STATE);
+        same(t, x[0], before[0], 0, "untouched");
+        ts_scope_close(outer);
+    }
+    ts_mesh_release(mesh);
+}
+
 /* The list as a whole, or nothing of it. */
 TS_TEST_RANKS(what_is_refused_writes_nothing, 2, 3)
 {

@@ -50,6 +50,15 @@ ts_status tsi_list_writable(const char *name, ts_list list)
     return TS_OK;
 }
 
+ts_status tsi_list_ask(const char *name, const ts_list *lists, int32_t count, bool by_calls)
+{
+    ts_rank *rank = lists[0].count > 0 ? lists[0].item[0]->rank : NULL;
+    if (!rank) return TS_OK;
+    tsi_tell(rank, TSI_NEWS_LISTING,
+             &(tsi_listed){ name, NULL, lists, count, 1, by_calls ? 1 : 0, 0 });
+    return ts_rank_status(rank);
+}
+
 ts_tensor *tsi_list_moved(const char *name, ts_tensor *x, const ts_tensor *like, bool implicit)
 {
     if (x->layout == like->layout && x->mesh == like->mesh) return x;
@@ -185,6 +194,7 @@ static ts_status run(form f, ts_tensor **out)
         out[i] = NULL;
     TSI_TRY(tsi_list_check(f.name, f.lists, f.count, &rank));
     if (!rank) return TS_OK;
+    if (f.in_place) TSI_TRY(tsi_list_ask(f.name, f.lists, f.count, true));
     if (f.in_place) TSI_TRY(tsi_list_writable(f.name, f.lists[0]));
     bool moves = false;
     TSI_TRY(plan_all(&f, rank, &moves));

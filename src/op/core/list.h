@@ -5,13 +5,15 @@
 
 #include "op/op.h"
 
-/* News (base/observe.h): items of lists were changed where they lie. */
+/* News (base/observe.h): items of lists are changed where they lie. */
 typedef struct tsi_listed {
     const char *name; /* of the form */
     const char *of;   /* the parameter's, where it is one; else NULL */
     const ts_list *lists;
     int32_t count;
     uint32_t written; /* bit per list; the others were read */
+    int32_t by_calls; /* 1: item by item, by calls of an operator that tapes know */
+    int32_t reserved;
 } tsi_listed;
 
 /* All lists have the count of the first, no item is missing, all on one rank: *rank. An empty list
@@ -20,6 +22,10 @@ ts_status tsi_list_check(const char *name, const ts_list *lists, int32_t count, 
 
 /* May all items be written? Asked before any of them is. */
 ts_status tsi_list_writable(const char *name, ts_list list);
+
+/* Has nobody who hears of it anything against changing list 0 in place? Asked before any of it is
+ * changed. */
+ts_status tsi_list_ask(const char *name, const ts_list *lists, int32_t count, bool by_calls);
 
 /* `x` in the layout of `like`: itself, or a new tensor of the innermost scope. The caller has asked
  * the policy; `implicit` as in tsi_moved. NULL: recorded. */

@@ -27,13 +27,14 @@ ts_status ts_foreach_zero(ts_list x)
 {
     ts_rank *rank;
     TSI_TRY(tsi_list_check("foreach_zero", &x, 1, &rank));
+    TSI_TRY(tsi_list_ask("foreach_zero", &x, 1, false));
     TSI_TRY(tsi_list_writable("foreach_zero", x));
     TSI_TRY(ready_all(x));
     const unsigned char zero[16] = { 0 };
     for (int64_t i = 0; i < x.count; i++)
         TSI_TRY(tsi_array_fill(x.item[i]->array, zero));
     if (!rank) return TS_OK;
-    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", NULL, &x, 1, 1 });
+    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_zero", NULL, &x, 1, 1, 0, 0 });
     return ts_rank_status(rank);
 }
 
@@ -74,6 +75,7 @@ ts_status ts_foreach_copy(ts_list to, ts_list from)
     ts_rank *rank;
     TSI_TRY(tsi_list_check("foreach_copy", lists, 2, &rank));
     if (!rank) return TS_OK;
+    TSI_TRY(tsi_list_ask("foreach_copy", lists, 2, false));
     TSI_TRY(tsi_list_writable("foreach_copy", to));
     ts_scope scope = ts_scope_open(rank, NULL);
     ts_tensor **made = NULL, *const *item = NULL;
@@ -81,7 +83,7 @@ ts_status ts_foreach_copy(ts_list to, ts_list from)
     if (status == TS_OK) status = bring("foreach_copy", from, to, &item, &made);
     if (status == TS_OK) status = copy_all(to, item);
     if (status == TS_OK)
-        tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_copy", NULL, lists, 2, 1 });
+        tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ "foreach_copy", NULL, lists, 2, 1, 0, 0 });
     tsi_free(made);
     ts_status closed = ts_scope_close(scope);
     if (status == TS_OK) status = ts_rank_status(rank);
@@ -102,7 +104,8 @@ typedef struct fused {
 static void tell(const fused *f, ts_rank *rank)
 {
     uint32_t written = ((1u << f->lists) - 1) & ~(1u << TSI_UPDATE_GRAD);
-    tsi_tell(rank, TSI_NEWS_LIST, &(tsi_listed){ f->op->name, NULL, f->list, f->lists, written });
+    tsi_tell(rank, TSI_NEWS_LIST,
+             &(tsi_listed){ f->op->name, NULL, f->list, f->lists, written, 0, 0 });
 }
 
 /* Blocks of a part that must be written where they lie, although they are not dense. */
