@@ -190,6 +190,8 @@ TS_API ts_status ts_init_normal(ts_tensor *parameter, const char *name,
                                 void *state); /* state: double *deviation; NULL: 0.02 */
 
 /* ---- optimisers ------------------------------------------------------------------------------ */
+/* Rates, epsilon, decay and momentum from 0 on, betas below 1; another number, NaN too, is refused.
+ */
 TS_API ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options); /* maker */
 TS_API ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options);     /* maker */
 /* Updates all parameters that have a gradient, or none, and clears the gradients it used. recorded

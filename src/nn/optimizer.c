@@ -92,9 +92,21 @@ static ts_status add_param(const char *name, ts_tensor *param, void *context)
     return (s->first || !first) && (s->second || !second) ? TS_OK : ts_rank_status(o->rank);
 }
 
+static ts_status check_numbers(const ts_optimizer *o)
+{
+    const tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, 1.0, 0, 0 };
+    const tsi_adamw_step adamw = { .lr = o->lr,
+                                   .beta1 = o->beta1,
+                                   .beta2 = o->beta2,
+                                   .epsilon = o->epsilon,
+                                   .weight_decay = o->weight_decay };
+    return o->is_sgd ? tsi_sgd_check("sgd", &sgd) : tsi_adamw_check("adamw", &adamw);
+}
+
 static ts_optimizer *optimizer_make(ts_module *root, ts_optimizer proto)
 {
     if (!root || tsi_rank_enter(root->rank) != TS_OK) return NULL;
+    if (check_numbers(&proto) != TS_OK) return NULL;
     ts_optimizer *o = tsi_calloc(1, sizeof *o);
     if (!o) {
         tsi_fail_memory("an optimizer", sizeof *o);
@@ -596,5 +608,7 @@ ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, const ts_layou
         TSI_TRY(follow_one(param, from, &s->first));
         TSI_TRY(follow_one(param, from, &s->second));
     }
-    return TS_OK;
+    ts_status status = check_numbers(o);
+    if (status != TS_OK) o->lr = before;
+    return status;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn_modules.c - trees of modules: names, plans, declaring before there is storage (repair 18). */
+#include <math.h>
+
 #include "harness/test.h"
 #include "tessera/tessera.h"
 

@@ -343,6 +343,7 @@ ts_status ts_fused_adamw(const ts_adamw_update *u)
                             .correction1 = 1.0 - pow(u->beta1, (double)u->step),
                             .correction2 = 1.0 - pow(u->beta2, (double)u->step),
                             .factor = 1.0 };
+    TSI_TRY(tsi_adamw_check("fused_adamw", &step));
     return run(&(fused){ &tsi_list_adamw, 4, &step, { u->param, u->grad, u->first, u->second } });
 }
 
@@ -351,6 +352,7 @@ ts_status ts_fused_sgd(const ts_sgd_update *u)
     if (!u) return TSI_FAIL(TS_ERR_NULL, "fused_sgd: update is NULL");
     tsi_sgd_step step = { u->lr, u->momentum, u->weight_decay, 1.0, u->nesterov, u->step <= 1 };
     bool moments = u->momentum_of.count > 0;
+    TSI_TRY(tsi_sgd_check("fused_sgd", &step));
     if (!moments && u->momentum != 0.0 && u->param.count > 0)
         return TSI_FAIL(TS_ERR_ARG, "fused_sgd: momentum %g, but no list to keep it in",
                         u->momentum);

@@ -159,6 +159,42 @@ void tsi_sgd_range(const tsi_sgd_step *step, const tsi_list_item *item, int64_t 
 
 /* ---- the references -------------------------------------------------------------------------- */
 
+typedef struct bounded {
+    const char *what;
+    double value, below; /* from 0 up to it */
+} bounded;
+
+static ts_status check_numbers(const char *name, const bounded *number, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        if (number[i].value >= 0.0 && number[i].value < number[i].below) continue;
+        bool share = isfinite(number[i].below);
+        return TSI_FAIL(TS_ERR_ARG, "%s: %s is %g; it is a number from 0 on%s", name,
+                        number[i].what, number[i].value, share ? ", and below 1" : "");
+    }
+    return TS_OK;
+}
+
+ts_status tsi_adamw_check(const char *name, const tsi_adamw_step *step)
+{
+    const double any = (double)INFINITY;
+    const bounded number[] = { { "the rate", step->lr, any },
+                               { "beta1", step->beta1, 1.0 },
+                               { "beta2", step->beta2, 1.0 },
+                               { "epsilon", step->epsilon, any },
+                               { "the weight decay", step->weight_decay, any } };
+    return check_numbers(name, number, (int32_t)TSI_COUNT_OF(number));
+}
+
+ts_status tsi_sgd_check(const char *name, const tsi_sgd_step *step)
+{
+    const double any = (double)INFINITY;
+    const bounded number[] = { { "the rate", step->lr, any },
+                               { "the momentum", step->momentum, any },
+                               { "the weight decay", step->weight_decay, any } };
+    return check_numbers(name, number, (int32_t)TSI_COUNT_OF(number));
+}
+
 bool tsi_adamw_settle(const tsi_adamw_step *given, const double *control, tsi_adamw_step *out)
 {
     *out = *given;

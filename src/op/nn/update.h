@@ -43,6 +43,10 @@ enum {
 enum { TSI_SQUARES_OF, TSI_SQUARES_SUM };
 enum { TSI_DECIDE_SUMS, TSI_DECIDE_CONTROL };
 
+/* Can numbers of an update be meant? Finite and not negative, what is kept of moments below 1.
+ * `name` is who was given them. */
+ts_status tsi_adamw_check(const char *name, const tsi_adamw_step *step);
+ts_status tsi_sgd_check(const char *name, const tsi_sgd_step *step);
 /* The step that control asks for; false: none runs. Control is memory of the host here. */
 bool tsi_adamw_settle(const tsi_adamw_step *given, const double *control, tsi_adamw_step *out);
 bool tsi_sgd_settle(const tsi_sgd_step *given, const double *control, tsi_sgd_step *out);
