@@ -167,7 +167,7 @@ TS_API ts_tensor *ts_redistribute_with(ts_tensor *x, const ts_sharding *to,
 TS_API ts_status ts_redistribute_many(ts_tensor *const *x, const ts_sharding *const *to,
                                       int32_t count, ts_tensor **out);
 /* Changes the layout of a variable under its handle: its block is replaced when the move is
- * complete. recorded */
+ * complete. Of a parameter, the state of an optimiser follows in its next step. recorded */
 TS_API ts_status ts_tensor_relayout(ts_tensor *variable, const ts_sharding *to);
 
 /* ---- neighbours on an axis ------------------------------------------------------------------- */

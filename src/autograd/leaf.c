@@ -76,9 +76,15 @@ static void forget(tsi_leaf *leaf)
 
 ts_status tsi_leaf_place(tsi_leaf *leaf, const ts_tensor *value)
 {
+    TSI_TRY(tsi_leaf_follow(leaf, value));
+    forget(leaf);
+    return TS_OK;
+}
+
+ts_status tsi_leaf_follow(tsi_leaf *leaf, const ts_tensor *value)
+{
     const ts_layout *layout = grad_layout(value->layout);
     if (!layout) return ts_rank_status(leaf->rank);
-    forget(leaf);
     ts_layout_release(leaf->layout);
     ts_mesh_release(leaf->mesh);
     leaf->layout = layout;

@@ -235,6 +235,8 @@ ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition);
 ts_status tsi_leaf_settle(tsi_leaf *leaf);
 /* The value lies elsewhere now, and so will its gradient; one that is there is forgotten. */
 ts_status tsi_leaf_place(tsi_leaf *leaf, const ts_tensor *value);
+/* The same; one that is there moves when it is settled next. */
+ts_status tsi_leaf_follow(tsi_leaf *leaf, const ts_tensor *value);
 /* A tensor is released, or bound to another value: its link goes. */
 void tsi_link_drop(ts_tensor *t);
 

@@ -241,7 +241,7 @@ static ts_status move_param(const placing *p, tsi_param *body, const ts_sharding
     ts_sharding_release(to);
     int32_t moments = 0;
     ts_dtype dtype = TS_DTYPE_F32;
-    if (status == TS_OK) status = tsi_optimizer_follow(p->optimizer, param, from, &moments, &dtype);
+    if (status == TS_OK) status = tsi_optimizer_follow(p->optimizer, param, &moments, &dtype);
     if (status == TS_OK) status = add_bytes(from, param->layout, (ts_dtype)param->dtype, 1, out);
     if (status == TS_OK) status = add_bytes(from, param->layout, dtype, moments, out);
     ts_layout_release(from);

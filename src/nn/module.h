@@ -113,9 +113,9 @@ typedef struct tsi_match_list {
 } tsi_match_list;
 ts_status tsi_module_match(ts_module *root, const tsi_match_list *list);
 
-/* A parameter that lay as `from` has moved: its state in an optimiser does, too. Says how many
+/* A parameter has moved: its state in an optimiser does now, not in the next step. Says how many
  * arrays that were, and their dtype. recorded [coll] */
-ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, const ts_layout *from,
-                               int32_t *moments, ts_dtype *dtype);
+ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, int32_t *moments,
+                               ts_dtype *dtype);
 
 #endif

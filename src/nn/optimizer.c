@@ -18,6 +18,7 @@ typedef struct slot {
     ts_tensor *param; /* retained */
     char *name;
     tsi_array *first, *second; /* moments; SGD: first alone */
+    const ts_layout *layout;   /* of theirs, retained */
     int32_t group, reserved;
     tsi_places places; /* where moments are rounded by chance, which is by global index */
 } slot;
@@ -84,7 +85,10 @@ static ts_status add_param(const char *name, ts_tensor *param, void *context)
     TSI_TRY(
         tsi_room(&o->slot, o->count, &o->capacity, sizeof *o->slot, "the state of an optimizer"));
     slot *s = &o->slot[o->count++];
-    *s = (slot){ .param = tsi_tensor_retain(param), .name = tsi_strdup(name), .group = of };
+    *s = (slot){ .param = tsi_tensor_retain(param),
+                 .name = tsi_strdup(name),
+                 .layout = ts_layout_retain(param->layout),
+                 .group = of };
     if (!s->name) return tsi_fail_memory("the name of a parameter", strlen(name) + 1);
     bool first = !o->is_sgd || o->momentum != 0.0, second = !o->is_sgd;
     if (first) s->first = zeros_like(param, o->moments);
@@ -164,6 +168,7 @@ void ts_optimizer_destroy(ts_optimizer *o)
         tsi_array_release(o->slot[i].first);
         tsi_array_release(o->slot[i].second);
         tsi_places_release(&o->slot[i].places);
+        ts_layout_release(o->slot[i].layout);
         tsi_free(o->slot[i].name);
     }
     tsi_control_destroy(o->control);
@@ -173,6 +178,77 @@ void ts_optimizer_destroy(ts_optimizer *o)
     tsi_free(o->slot);
     tsi_free(o->item);
     tsi_free(o);
+}
+
+/* ---- parameters that move -------------------------------------------------------------------- */
+
+/* An array of state as a tensor of the innermost scope; NULL: recorded. */
+static ts_tensor *tensor_of(const slot *s, tsi_array *state)
+{
+    const ts_tensor *param = s->param;
+    bool same = param->mesh->desc == s->layout->sharding->mesh;
+    ts_mesh *mesh = same ? param->mesh : tsi_mesh_of(param->rank, s->layout->sharding->mesh);
+    if (!mesh) return NULL;
+    return tsi_tensor_make(mesh, s->layout, (ts_dtype)state->dtype, tsi_array_retain(state), NULL);
+}
+
+/* An array of state with the layout that its parameter has now; NULL: recorded. */
+static tsi_array *moved(const slot *s, tsi_array *state)
+{
+    const ts_tensor *param = s->param;
+    ts_scope scope = ts_scope_open(param->rank, NULL);
+    ts_tensor *old = tensor_of(s, state);
+    ts_tensor *new = old ? (ts_redistribute_to)(old, param->layout->sharding) : NULL;
+    tsi_array *array = NULL;
+    if (new &&tsi_tensor_ready(new) == TS_OK) {
+        ts_shape shape = tsi_array_shape(new->array);
+        array =
+            tsi_array_create_tagged(param->rank, (ts_dtype) new->dtype, &shape, TSI_TAG_OPTIMIZER);
+    }
+    if (array && tsi_array_copy(array, new->array) != TS_OK) {
+        tsi_array_release(array);
+        array = NULL;
+    }
+    ts_scope_close(scope);
+    return array;
+}
+
+/* Both moments, or none. */
+static ts_status follow(slot *s)
+{
+    if (TSI_LIKELY(s->layout == s->param->layout)) return TS_OK;
+    if (tsi_keeps(s->param->rank))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "optimizer: %s lies as %s, its state as %s, which moves in a step that is "
+                        "not recorded",
+                        s->name, s->param->layout->text, s->layout->text);
+    tsi_array *first = s->first ? moved(s, s->first) : NULL;
+    tsi_array *second = first && s->second ? moved(s, s->second) : NULL;
+    if ((s->first && !first) || (s->second && !second)) {
+        tsi_array_release(first);
+        return ts_rank_status(s->param->rank);
+    }
+    tsi_array_release(s->first);
+    tsi_array_release(s->second);
+    ts_layout_release(s->layout);
+    s->first = first;
+    s->second = second;
+    s->layout = ts_layout_retain(s->param->layout);
+    s->places.layout = NULL;
+    return TS_OK;
+}
+
+ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, int32_t *moments, ts_dtype *dtype)
+{
+    *moments = 0;
+    for (int64_t i = 0; o && i < o->count; i++) {
+        slot *s = &o->slot[i];
+        if (s->param != param) continue;
+        *moments = (s->first != NULL) + (s->second != NULL);
+        if (s->first) *dtype = (ts_dtype)s->first->dtype;
+        TSI_TRY(follow(s));
+    }
+    return TS_OK;
 }
 
 /* ---- stepping -------------------------------------------------------------------------------- */
@@ -198,11 +274,20 @@ static ts_status ask_mirror(ts_tensor *param)
     return storage && storage->ask ? storage->ask(storage->ask_context, NULL) : TS_OK;
 }
 
+/* The gradient as its parameter lies, also where that was laid out anew since backward. */
+static ts_status grad_of(ts_tensor *param, ts_tensor **out)
+{
+    TSI_TRY(tsi_settled_grad(param, out));
+    if (!*out || (*out)->layout == param->layout) return TS_OK;
+    TSI_TRY(tsi_leaf_follow(tsi_leaf_of(param), param));
+    return tsi_settled_grad(param, out);
+}
+
 static ts_status settle_all(ts_optimizer *o)
 {
     for (int64_t i = 0; i < o->count; i++) {
         ts_tensor *grad;
-        TSI_TRY(tsi_settled_grad(o->slot[i].param, &grad));
+        TSI_TRY(grad_of(o->slot[i].param, &grad));
         if (!grad) continue;
         TSI_TRY(tsi_tensor_writable(o->slot[i].param, "optimizer: %s", o->slot[i].name));
         TSI_TRY(ask_mirror(o->slot[i].param));
@@ -213,6 +298,7 @@ static ts_status settle_all(ts_optimizer *o)
             return TSI_FAIL(TS_ERR_STATE,
                             "optimizer: the gradient of %s lies as %s, the parameter as %s",
                             o->slot[i].name, grad->layout->text, o->slot[i].param->layout->text);
+        TSI_TRY(follow(&o->slot[i]));
     }
     return TS_OK;
 }
@@ -525,8 +611,12 @@ ts_status ts_optimizer_zero(ts_optimizer *o)
 ts_status ts_optimizer_rate(ts_optimizer *o, double lr)
 {
     if (!o) return TS_ERR_NULL;
+    TSI_TRY(tsi_rank_enter(o->rank));
+    double before = o->lr;
     o->lr = lr;
-    return TS_OK;
+    ts_status status = check_numbers(o);
+    if (status != TS_OK) o->lr = before;
+    return status;
 }
 
 int64_t ts_optimizer_steps(const ts_optimizer *o)
@@ -550,8 +640,7 @@ static ts_status give(ts_optimizer *o, const slot *s, tsi_array *array, const ch
     char name[320];
     snprintf(name, sizeof name, "%s.%s", s->name, what);
     ts_scope scope = ts_scope_open(o->rank, NULL);
-    ts_tensor *t = tsi_tensor_make(s->param->mesh, s->param->layout, (ts_dtype)array->dtype,
-                                   tsi_array_retain(array), NULL);
+    ts_tensor *t = tensor_of(s, array);
     ts_status status = t ? fn(name, t, context) : ts_rank_status(o->rank);
     ts_scope_close(scope);
     return status;
@@ -565,50 +654,4 @@ ts_status ts_optimizer_each(ts_optimizer *o, ts_param_fn fn, void *context)
         TSI_TRY(give(o, &o->slot[i], o->slot[i].second, "exp_avg_sq", fn, context));
     }
     return TS_OK;
-}
-
-/* ---- parameters that move -------------------------------------------------------------------- */
-
-/* State that lay as `from`, with the layout of its parameter now. */
-static ts_status follow_one(ts_tensor *param, const ts_layout *from, tsi_array **state)
-{
-    if (!*state) return TS_OK;
-    ts_scope scope = ts_scope_open(param->rank, NULL);
-    ts_tensor *old = tsi_tensor_make(param->mesh, from, (ts_dtype)(*state)->dtype,
-                                     tsi_array_retain(*state), NULL);
-    ts_tensor *new = old ? (ts_redistribute_to)(old, param->layout->sharding) : NULL;
-    ts_status status = new ? tsi_tensor_ready(new) : ts_rank_status(param->rank);
-    tsi_array *array = NULL;
-    if (status == TS_OK) {
-        ts_shape shape = tsi_array_shape(new->array);
-        array =
-            tsi_array_create_tagged(param->rank, (ts_dtype) new->dtype, &shape, TSI_TAG_OPTIMIZER);
-        status = array ? tsi_array_copy(array, new->array) : ts_rank_status(param->rank);
-    }
-    ts_scope_close(scope);
-    if (status != TS_OK) {
-        tsi_array_release(array);
-        return status;
-    }
-    tsi_array_release(*state);
-    *state = array;
-    return TS_OK;
-}
-
-ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, const ts_layout *from,
-                               int32_t *moments, ts_dtype *dtype)
-{
-    *moments = 0;
-    for (int64_t i = 0; o && i < o->count; i++) {
-        slot *s = &o->slot[i];
-        if (s->param != param) continue;
-        s->places.layout = NULL;
-        *moments = (s->first != NULL) + (s->second != NULL);
-        if (s->first) *dtype = (ts_dtype)s->first->dtype;
-        TSI_TRY(follow_one(param, from, &s->first));
-        TSI_TRY(follow_one(param, from, &s->second));
-    }
-    ts_status status = check_numbers(o);
-    if (status != TS_OK) o->lr = before;
-    return status;
 }

@@ -235,6 +235,86 @@ static ts_tensor *rounded_by_chance(test *t, ts_mesh *mesh, const char *stored)
     return value;
 }
 
+/* Numbers that no optimiser can mean: of adamw and sgd, and a rate that comes later. */
+TS_TEST_RANKS(nn_numbers_of_optimisers_are_checked, 1, 2)
+{
+    static const struct {
+        double lr, beta1, beta2, epsilon, decay;
+        const char *words;
+    } bad[] = { { -1, 0.9, 0.9, 1e-8, 0, "adamw: the rate is -1" },
+                { (double)NAN, 0.9, 0.9, 1e-8, 0, "the rate is nan" },
+                { 1, 1, 0.9, 1e-8, 0, "beta1 is 1; it is a number from 0 on, and below 1" },
+                { 1, 0.9, -0.1, 1e-8, 0, "beta2 is -0.1" },
+                { 1, 0.9, 0.9, -1, 0, "epsilon is -1" },
+                { 1, 0.9, 0.9, 1e-8, (double)INFINITY, "the weight decay is inf" } };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_module *m = ts_module_create(mesh, &desc, NULL);
+    ts_module_param(m, "w", TS_SHAPE(3), NULL);
+    TEST_OK(t, ts_module_materialize(m));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ts_scope scope = catching(t);
+        const ts_adamw_options o = { .struct_size = sizeof o,
+                                     .lr = bad[i].lr,
+                                     .beta1 = bad[i].beta1,
+                                     .beta2 = bad[i].beta2,
+                                     .epsilon = bad[i].epsilon,
+                                     .weight_decay = bad[i].decay,
+                                     .exact = 1 };
+        TEST_CHECK(t, ts_adamw_create(m, &o) == NULL);
+        check_refused(t, scope, TS_ERR_ARG, bad[i].words);
+    }
+    ts_scope scope = catching(t);
+    TEST_CHECK(t, !ts_sgd_create(m, TS_OPTIONS(ts_sgd_options, .lr = 1, .momentum = -0.5)));
+    check_refused(t, scope, TS_ERR_ARG, "sgd: the momentum is -0.5");
+    scope = catching(t);
+    ts_sgd_update update = TS_INIT(ts_sgd_update);
+    update.lr = -2;
+    TEST_STATUS(t, ts_fused_sgd(&update), TS_ERR_ARG);
+    check_refused(t, scope, TS_ERR_ARG, "fused_sgd: the rate is -2");
+    ts_optimizer *o = ts_adamw_create(m, NULL);
+    scope = catching(t);
+    TEST_STATUS(t, ts_optimizer_rate(o, (double)NAN), TS_ERR_ARG);
+    check_refused(t, scope, TS_ERR_ARG, "adamw: the rate is nan");
+    ts_optimizer_destroy(o);
+    ts_module_destroy(m);
+}
+
+/* A parameter that is laid out anew between steps takes its moments along. */
+TS_TEST_RANKS(nn_moments_follow_their_parameter, 1, 2, 3)
+{
+    static const char *const way[2][3] = { { "R", "R", "R" }, { "S(1)", "S(0)", "R" } };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope outer = ts_scope_open(t->me, NULL);
+    ts_tensor *value[2];
+    for (int k = 0; k < 2; k++) {
+        double deviation = 1;
+        ts_param_options options = TS_INIT(ts_param_options);
+        options.init = ts_init_normal;
+        options.init_state = &deviation;
+        ts_module *m = ts_module_create(mesh, &desc, NULL);
+        ts_tensor *w = ts_module_param(m, "w", TS_SHAPE(4, 5), &options);
+        TEST_OK(t, ts_module_materialize(m));
+        ts_optimizer *o = ts_adamw_create(m, TS_OPTIONS(ts_adamw_options, .lr = 0.1));
+        for (int step = 0; step < 3; step++) {
+            const ts_sharding *to = ts_sharding_get(mesh, way[k][step]);
+            TEST_OK(t, ts_tensor_relayout(w, to));
+            ts_scope scope = ts_scope_open(t->me, NULL);
+            ts_tape_begin(t->me);
+            TEST_OK(t, ts_backward(ts_sum(ts_mul(ts_square(w), w), NULL, 0, 0), NULL));
+            ts_scope_close(scope);
+            TEST_OK(t, ts_optimizer_step(o));
+        }
+        value[k] = ts_tensor_full(w);
+        TEST_OK(t, ts_tensor_wait(value[k]));
+        ts_optimizer_destroy(o);
+        ts_module_destroy(m);
+    }
+    int equal = 0;
+    TEST_OK(t, ts_equal(value[0], value[1], &equal));
+    TEST_CHECK(t, equal);
+    ts_scope_close(outer);
+}
+
 /* Moments that are rounded by chance are rounded by global index, also of three dims (INV-13). */
 TS_TEST_RANKS(nn_moments_have_the_same_bits_on_any_mesh, 1, 2, 3, 4)
 {
