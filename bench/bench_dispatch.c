@@ -165,12 +165,12 @@ static void measure_hit(dispatch_bench *self, hit *h)
                                        "%s, plan found: beyond its kernel", h->subject->name);
     bool named = h->subject->call == call_named; /* pays for names too */
     line->wanted = named ? 250 : 150;
-    bench_line_note(line, "kernel: %.0f ns", kernel);
+    if (kernel > 0) bench_line_floor(line, kernel, "its kernel");
     char name[64];
     (void)snprintf(name, sizeof name, "%s, plan found", h->subject->name);
     dispatch_line_count(self, line, count - kernel_count, named ? 2000 : 1000, name);
-    if (!self->not_counted)
-        bench_line_note(&self->lines.line[self->lines.count - 1], "kernel: %.0f", kernel_count);
+    if (!self->not_counted && kernel_count > 0)
+        bench_line_floor(&self->lines.line[self->lines.count - 1], kernel_count, "its kernel");
 }
 
 /* ---- the list form --------------------------------------------------------------------------- */
@@ -237,7 +237,7 @@ static void measure_list(dispatch_bench *self, ts_adamw_update *u)
     bench_line *line = bench_lines_add(&self->lines, "ns", best * 1e9 - arithmetic,
                                        "fused_adamw of %d parameters, each", PARAMETERS);
     line->wanted = 30;
-    bench_line_note(line, "arithmetic: %.0f ns", arithmetic);
+    bench_line_floor(line, arithmetic, "its arithmetic");
     dispatch_line_count(self, line, count, 0, "fused_adamw, all of it, each");
 }
 

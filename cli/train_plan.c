@@ -392,7 +392,10 @@ static int print_text(const ts_train_cost *c, const ts_train_rates *rates)
 int cli_train_plan(const ts_train_config *config, bool json, double flops)
 {
     ts_train_cost cost;
-    if (ts_train_forecast(config, &cost) != TS_OK) return cli_fail("train", "%s", ts_last_error());
+    ts_status status = ts_train_forecast(config, &cost);
+    if (status == TS_ERR_MEMORY) return cli_fail("train", "%s", ts_last_error());
+    if (status != TS_OK) /* nothing but the configuration is looked at */
+        return cli_fail_usage("train", "%s", ts_last_error());
     ts_train_rates rates = rates_of(flops, &cost);
     int code = json ? print_json(&cost, &rates) : print_text(&cost, &rates);
     fflush(stdout);

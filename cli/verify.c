@@ -47,6 +47,14 @@ static int verify_rules(int argc, char **argv)
     return r.false_count + r.missed_count > 0;
 }
 
+int verify_device(const char *command, const char *name)
+{
+    bool known = name == NULL || strcmp(name, "cpu") == 0 || strcmp(name, "queue") == 0 ||
+                 strcmp(name, "cuda") == 0 || strncmp(name, "cuda:", 5) == 0;
+    if (known) return -1;
+    return cli_fail_usage(command, "--device: expected cpu, cuda or queue, found \"%s\"", name);
+}
+
 static const cli_subject subjects[] = {
     { "rules", "the rules of the operator table, by brute force", verify_rules },
     { "model", "a model against the numbers of another implementation", cli_verify_model },

@@ -8,6 +8,9 @@
 int cli_verify_model(int argc, char **argv);
 int cli_verify_parallel(int argc, char **argv);
 
+/* -1, or 2: --device names none. A device that is not here is said where it is opened. */
+int verify_device(const char *command, const char *name);
+
 /* ---- a model on a mesh, as a pipeline where it has stages (verify_pipeline.c) ---------------- */
 typedef struct verify_setting {    /* how a model is opened; alike on all ranks */
     const char *directory;         /* its files, or NULL: */

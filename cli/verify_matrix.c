@@ -357,7 +357,8 @@ int cli_verify_parallel(int argc, char **argv)
     const char *only = "";
     const cli_option options[] = {
         CLI_LIST("models", &models, "DIR", "instead of the built-in families; several may follow"),
-        CLI_TEXT("device", &how.device, "NAME", "cpu or queue (default TESSERA_DEVICE, else cpu)"),
+        CLI_TEXT("device", &how.device, "NAME",
+                 "cpu, cuda or queue (default TESSERA_DEVICE, else cpu)"),
         CLI_TEXT("only", &only, "ROLES", "rows that have all of these: \"fsdp, tp\""),
         CLI_INT("sample", &sample, 1, 1 << 20, "so many cells, chosen by the seed (default all)"),
         CLI_INT("seed", &seed, 0, INT64_MAX, "of weights, tokens and the sample (default 1)"),
@@ -377,6 +378,8 @@ int cli_verify_parallel(int argc, char **argv)
         return cli_fail_usage("verify parallel",
                               "--only: roles are replicate, fsdp, tp, sp, cp, pp, ep; found \"%s\"",
                               only);
+    code = verify_device("verify parallel", how.device);
+    if (code >= 0) return code;
     matrix *m = calloc(1, sizeof *m);
     if (m == NULL) return cli_fail("verify parallel", "out of memory");
     how.seed = (uint64_t)seed;

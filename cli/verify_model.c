@@ -453,6 +453,8 @@ static int read_words(verify_model *v)
     if (!is_bf16 && strcmp(v->dtype, "f32") != 0 && strcmp(v->dtype, "f64") != 0)
         return cli_fail_usage("verify model", "--dtype: expected f32, f64 or bf16, found \"%s\"",
                               v->dtype);
+    int code = verify_device("verify model", v->device);
+    if (code >= 0) return code;
     v->allowed = is_bf16 ? rounded : exact;
     ts_fsdp_options_init(&v->units);
     if (ts_reshard_parse(v->reshard, &v->units.reshard) != TS_OK)
@@ -481,7 +483,8 @@ int cli_verify_model(int argc, char **argv)
         CLI_TEXT("schedule", &v.order, "NAME|FILE", "of the axis pp (default 1F1B)"),
         CLI_INT("stages", &v.stages, 1, 65536, "of a rank of pp (default what the schedule needs)"),
         CLI_INT("micro-batches", &v.micros, 1, 1 << 20, "of the axis pp (default 4)"),
-        CLI_TEXT("device", &v.device, "NAME", "cpu or queue (default TESSERA_DEVICE, else cpu)"),
+        CLI_TEXT("device", &v.device, "NAME",
+                 "cpu, cuda or queue (default TESSERA_DEVICE, else cpu)"),
         CLI_TEXT("recompute", &v.recompute, "none|full|select|N",
                  "what backward makes again: whole blocks, what is cheap, every n-th block "
                  "(default none)"),

@@ -54,6 +54,16 @@ const char *ts_model_plan_default(const ts_mesh *mesh)
     return ts_mesh_axis(mesh, "tp") >= 0 ? "sp" : "dp";
 }
 
+ts_status tsi_model_plan_check(ts_model_family family, const char *name)
+{
+    if (ts_model_plan_text(family, name) || strpbrk(name, ":\n") || access(name, F_OK) == 0)
+        return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "model: there is no plan and no file \"%s\" (dp, tp, sp, lines of "
+                    "\"pattern: placements\", or a file of them)",
+                    name);
+}
+
 ts_status tsi_model_plan_find(const ts_model *m, const char *given, tsi_model_plan *out)
 {
     *out = (tsi_model_plan){ .base = "" };
@@ -67,11 +77,7 @@ ts_status tsi_model_plan_find(const ts_model *m, const char *given, tsi_model_pl
         text = tsi_strdup(name);
         if (!text) return tsi_fail_memory("a plan", strlen(name));
     } else {
-        if (access(name, F_OK) != 0)
-            return TSI_FAIL(TS_ERR_ARG,
-                            "model: there is no plan and no file \"%s\" (dp, tp, sp, lines of "
-                            "\"pattern: placements\", or a file of them)",
-                            name);
+        TSI_TRY(tsi_model_plan_check((ts_model_family)m->config.family, name));
         TSI_TRY(tsi_file_text(name, &text, &length));
     }
     return own_plan(m, text, out);

@@ -14,6 +14,8 @@ typedef struct tsi_model_plan {
 
 /* A name, lines, or a file; NULL: ts_model_plan_default. */
 ts_status tsi_model_plan_find(const ts_model *model, const char *given, tsi_model_plan *out);
+/* Is there such a plan, or a file? */
+ts_status tsi_model_plan_check(ts_model_family family, const char *name);
 /* To the model's tree, with cut experts where the model has them. */
 ts_status tsi_model_plan_apply(const tsi_model_plan *plan, const ts_model *model);
 

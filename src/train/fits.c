@@ -9,7 +9,7 @@
 #include <strings.h>
 
 #include "base/error.h"
-#include "model/model.h"
+#include "model/model_plan.h"
 #include "train/config.h"
 #include "train/stages.h"
 
@@ -148,8 +148,14 @@ static ts_status check_stages(const ts_train_config *c)
                     (long long)(stages - 2));
 }
 
+static ts_status check_plan(const ts_train_config *c)
+{
+    return c->parallel.plan[0] ? tsi_model_plan_check(TS_MODEL_LLAMA, c->parallel.plan) : TS_OK;
+}
+
 ts_status tsi_train_fits(const ts_train_config *c)
 {
+    TSI_TRY(check_plan(c));
     TSI_TRY(check_batch(c));
     TSI_TRY(check_ep(c));
     TSI_TRY(check_cut_experts(c));

@@ -65,8 +65,7 @@ static ts_model_config model_config(const ts_train_config *config, int64_t vocab
     c.init_deviation = m->init_deviation;
     c.exact = 1;
     c.rope_theta = m->rope_theta;
-    c.tied = (int32_t)m->tied;
-    if (c.family == TS_MODEL_GPT2) c.tied = 1;
+    c.tied = m->tied >= 0 ? (int32_t)m->tied : c.family == TS_MODEL_GPT2;
     return c;
 }
 
@@ -243,10 +242,23 @@ static ts_status resume(tsi_run *run)
     return tsi_tensorboard_open(&run->board, path);
 }
 
+/* Sums in an order of their own are NCCL's alone. */
+static ts_status check_engine(const tsi_run *run)
+{
+    const char *engine = ts_world_engine(ts_rank_world(run->me));
+    if (strcmp(run->config->comm.reduce, "native") != 0 || strcmp(engine, "nccl") == 0)
+        return TS_OK;
+    return TSI_FAIL(TS_ERR_ARG,
+                    "comm.reduce: native is of the engine nccl, and this run has the engine %s; it "
+                    "could be auto or ordered",
+                    engine);
+}
+
 ts_status tsi_run_set_up(tsi_run *run)
 {
     const ts_train_config *c = run->config;
     TSI_TRY(ts_train_config_check(c));
+    TSI_TRY(check_engine(run));
     TSI_TRY(make_mesh(run));
     if (ts_rank_index(run->me) == 0) TSI_TRY(tsi_output_open(run));
     TSI_TRY(tsi_run_data(run));

@@ -167,6 +167,8 @@ says "bench experts" 0 "dense layer of equal arithmetic" \
 says "bench experts of no line" 2 '--only: no line has "nothing"' "$tessera" bench experts --only nothing
 says "bench experts of too few" 2 "9 choices of 4 experts" "$tessera" bench experts --experts 4 --choices 9
 says "bench dispatch" 0 "softmax, plan made" "$tessera" bench dispatch --calls 64 --time-only
+says "floors of dispatch" 0 '"floor": {"name": "its kernel", "value": ' \
+    "$tessera" bench dispatch --calls 64 --time-only --json
 says "without valgrind" 0 "valgrind not found: not counted" env PATH=/nowhere "$tessera" bench dispatch --calls 64
 case $(env PATH="$PATH" "$tessera" bench dispatch --calls 64 2>&1) in
 *"softmax, plan found: instructions"*"fused_adamw, all of it, each: instructions"*)

@@ -41,6 +41,8 @@ says bad_reshard 2 'reshard: expected auto, yes, no or a number of ranks, found 
 for plan in gpt2-124m llama3-8b llama3-70b llama3-405b mixtral-8x7b; do
     says plan_$plan 0 '"step_seconds"' "$tessera" train examples/train/$plan.ini --plan-only --json
 done
+says plan_untied 0 '"parameters": 163037184' "$tessera" train examples/train/gpt2-124m.ini --plan-only --json \
+    --gflops 1000 --set model.tied=0
 says plan_places 0 'fsdp:S(0)[1] tp:S(0)[0]' "$tessera" train examples/train/llama3-70b.ini --plan-only --gflops 1000
 says plan_groups 0 '8 apart, in 8 groups: 0 8 ..' \
     "$tessera" train examples/train/llama3-70b.ini --plan-only --gflops 1000
@@ -49,11 +51,11 @@ says plan_where 0 'at the peak: ' "$tessera" train examples/train/llama3-8b.ini 
 says plan_least 0 'the least is' "$tessera" train examples/train/tales.ini --plan-only --gflops 1 \
     --set "parallel.mesh=pp=2, tp=2"
 says plan_text 0 'gathered' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
-says plan_of_nothing 1 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only \
+says plan_of_nothing 2 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only \
     --set model.vocab=0
 # Sizes that have to agree are refused before anything is made, with what would do.
 nearest() { # name words settings
-    says "fits_$1" 1 "$2" \
+    says "fits_$1" 2 "$2" \
         "$tessera" train examples/train/tales.ini --plan-only --gflops 1 --set "$3" --set "${4:-log.report=1}"
 }
 nearest batch 'train.accumulate could be 2 or 4' train.accumulate=3
@@ -66,6 +68,14 @@ nearest ep 'groups of 3 do not divide the 8 ranks of the mesh "fsdp=8"; it could
 nearest ep_of_none 'parallel.ep: is 2, and the family llama has no experts to cut; it could be 1' \
     parallel.ep=2 parallel.mesh=fsdp=2
 nearest context 'data.context: is 128, model.positions 64; it could be 64' model.positions=64
+# A value that means nothing is bad usage, planned or run.
+for how in --plan-only --quiet; do
+    says "bad_plan $how" 2 'there is no plan and no file "zz"' "$tessera" train "$work/a.ini" $how --set parallel.plan=zz
+    says "bad_words $how" 2 'comm.reduce: unknown "zz"' "$tessera" train "$work/a.ini" $how --set comm.reduce=zz
+    says "bad_axis $how" 2 '"foo" is no role' "$tessera" train "$work/a.ini" $how --set parallel.mesh=foo=2
+done
+says native_of_nobody 1 'comm.reduce: native is of the engine nccl, and this run has the engine threads' \
+    "$tessera" train "$work/a.ini" --set comm.reduce=native
 says explain_key 0 'whole number from 1 to 1e+12, by default 100' "$tessera" train --explain train.steps
 says explain_value 0 'train.steps = 4' "$tessera" train "$work/a.ini" --explain train.steps
 says explain_section 0 'checkpoint.keep' "$tessera" train --explain checkpoint
