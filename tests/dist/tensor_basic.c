@@ -49,41 +49,59 @@ TS_TEST_RANKS(partial_sum_reduces, 1, 2, 3, 8)
     }
 }
 
-TS_TEST_RANKS(random_is_independent_of_the_mesh, 1, 2, 3, 4, 8)
+enum { UNIFORM, NORMAL, WHOLE };
+
+static ts_tensor *drawn(int kind, ts_mesh *mesh, ts_dtype dtype, const char *place)
 {
-    ts_mesh *mesh = ts_mesh_create(t->me, "x=*"), *self = ts_mesh_self(t->me);
-    const char *place[] = { "R", "S(0)", "S(1)", "SS(0,3)", "SS(1,2)", "HT(1)" };
-    for (int k = 0; k < 6; k++) {
-        char label[16];
-        snprintf(label, sizeof label, "draw%d", k);
-        ts_scope a = ts_scope_open(t->me, label);
-        ts_tensor *one = ts_tensor_retain(ts_randn(self, TS_DTYPE_F32, TS_SHAPE(9, 10), NULL));
-        ts_scope_close(a);
-        ts_scope_options options = TS_INIT(ts_scope_options);
-        options.label = label;
-        options.catches = 1;
-        ts_scope undo =
-            ts_scope_open_with(t->me, &options); /* the ordinal is not ours to reset otherwise */
-        ts_scope_close(undo);
-        ts_tensor_release(one);
-        (void)place;
-    }
-    ts_scope b = ts_scope_open(t->me, "b");
     ts_random_options r = TS_INIT(ts_random_options);
     r.low = 0;
-    r.high = 1000;
+    r.high = 100;
     r.stream = "same";
-    ts_tensor *whole = ts_randint(self, TS_DTYPE_I32, TS_SHAPE(9, 10), NULL, &r);
-    ts_array want = TS_INIT(ts_array);
-    TEST_OK(t, test_view(whole, &want));
-    for (int k = 0; k < 6; k++) {
-        ts_tensor *x =
-            ts_tensor_full(ts_randint(mesh, TS_DTYPE_I32, TS_SHAPE(9, 10), place[k], &r));
-        ts_array have = TS_INIT(ts_array);
-        TEST_OK(t, test_view(x, &have));
-        TEST_SAY(t, have.data && memcmp(have.data, want.data, 90 * 4) == 0, "%s differs", place[k]);
+    if (kind == WHOLE) return ts_randint(mesh, dtype, TS_SHAPE(9, 10), place, &r);
+    return kind == NORMAL ? ts_randn_with(mesh, dtype, TS_SHAPE(9, 10), place, &r)
+                          : ts_rand_with(mesh, dtype, TS_SHAPE(9, 10), place, &r);
+}
+
+/* The bits of every kind of number and dtype, placed in every way. */
+static void compare_draws(test *t, const char *mesh_text, const char *const *place, int places)
+{
+    static const struct {
+        int kind;
+        ts_dtype dtype;
+    } draws[] = { { UNIFORM, TS_DTYPE_F32 }, { UNIFORM, TS_DTYPE_F64 }, { UNIFORM, TS_DTYPE_BF16 },
+                  { UNIFORM, TS_DTYPE_C64 }, { NORMAL, TS_DTYPE_F32 },  { NORMAL, TS_DTYPE_F64 },
+                  { NORMAL, TS_DTYPE_F16 },  { NORMAL, TS_DTYPE_C128 }, { WHOLE, TS_DTYPE_I32 },
+                  { WHOLE, TS_DTYPE_I64 },   { WHOLE, TS_DTYPE_U8 } };
+    ts_mesh *mesh = ts_mesh_create(t->me, mesh_text), *self = ts_mesh_self(t->me);
+    for (size_t d = 0; d < sizeof draws / sizeof *draws; d++) {
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_dtype dtype = draws[d].dtype;
+        ts_array want = TS_INIT(ts_array), have = TS_INIT(ts_array);
+        TEST_OK(t, test_view(drawn(draws[d].kind, self, dtype, NULL), &want));
+        for (int k = 0; k < places; k++) {
+            ts_tensor *x = ts_tensor_full(drawn(draws[d].kind, mesh, dtype, place[k]));
+            TEST_OK(t, test_view(x, &have));
+            TEST_SAY(t,
+                     have.data && want.data &&
+                         memcmp(have.data, want.data, 90 * ts_dtype_size(dtype)) == 0,
+                     "kind %d of %s as (%s) on %s differs", draws[d].kind, ts_dtype_name(dtype),
+                     place[k], mesh_text);
+        }
+        ts_scope_close(scope);
     }
-    ts_scope_close(b);
+    ts_mesh_release(mesh);
+}
+
+TS_TEST_RANKS(random_is_independent_of_the_mesh, 1, 2, 3, 4, 6, 8)
+{
+    static const char *const one[] = { "R", "S(0)", "S(1)", "SS(0,3)", "SS(1,2)", "HT(1)" };
+    static const char *const two[] = { "S(0), S(1)", "S(1), S(0)",  "S(0), S(0)",
+                                       "R, S(0)",    "HT(1), S(0)", "S(0)[1], S(0)[0]" };
+    compare_draws(t, "x=*", one, 6);
+    compare_draws(t, "x=*, y=1", two, 6);
+    if (t->count % 2 == 0) compare_draws(t, "x=2, y=*", two, 6);
+    if (t->count % 4 == 0) compare_draws(t, "x=*, y=2", two, 6);
+    if (t->count % 3 == 0) compare_draws(t, "x=3, y=*", two, 6);
 }
 
 static ts_status index_product(const int64_t *global, void *element, void *context)
