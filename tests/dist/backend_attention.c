@@ -143,48 +143,81 @@ static int sees_bits(int64_t row, int64_t head, int64_t query, int64_t key, void
 static const int64_t lengths[][2] = { { 1, 1 }, { 129, 129 }, { 37, 257 }, { 131, 37 },
                                       { 5, 0 }, { 0, 5 },     { 130, 257 } };
 
-static void mask_text(const char *form, int64_t keys, char *text, size_t size)
+/* The mask that a form stands for with so many queries and keys. */
+static void mask_text(const char *form, const int64_t *length, char *text, size_t size)
 {
+    long long queries = (long long)length[0], keys = (long long)length[1];
     if (strstr(form, "documents"))
-        (void)snprintf(text, size, "causal & documents(%lld, 0, %lld; %lld)", (long long)keys / 3,
-                       (long long)(keys - keys / 3), (long long)keys);
+        (void)snprintf(text, size, "causal & documents(%lld, 0, %lld; %lld)", keys / 3,
+                       keys - keys / 3, keys);
+    else if (strstr(form, "dense"))
+        (void)snprintf(text, size, "%sdense(t%lldx%lld)", form[0] == 'c' ? "causal & " : "",
+                       queries, keys);
     else
         (void)snprintf(text, size, "%s", form);
 }
 
+static const char *const masks[] = { "",
+                                     "causal",
+                                     "window(20, 3)",
+                                     "causal & window(7, -1)",
+                                     "prefix(30)",
+                                     "causal | prefix(9)",
+                                     "documents",
+                                     "user(third)",
+                                     "causal & user(third)",
+                                     "dense",
+                                     "causal & dense",
+                                     "causal + alibi",
+                                     "window(40, 0) + softcap(1.5)",
+                                     "user(third) + softcap(2) + alibi" };
+
+enum { DTYPES = 3, GROUPINGS = 3 };
+
+/* A table of as many queries and keys, by name. */
+static void make_table(test *t, const int64_t *length, char *name, size_t size)
+{
+    static unsigned char table[131 * 257];
+    (void)snprintf(name, size, "t%lldx%lld", (long long)length[0], (long long)length[1]);
+    for (int64_t i = 0; i < length[0] * length[1]; i++)
+        table[i] = (i * 2654435761u >> 7) % 5 != 0;
+    TEST_CHECK(t, ts_mask_dense(ts_rank_world(t->me), name, length[0], length[1], table));
+}
+
+/* One mask of certain lengths, in a dtype, with heads in groups of one, of all, of two. */
+static void run_masked(test *t, const char *form, const int64_t *l, int of, int spread_of,
+                       counts *n)
+{
+    static const char *const names[] = { "attention", "attention_backward" };
+    static const ts_dtype dtypes[DTYPES] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
+    const int64_t heads = l[0] * l[1] > 5000 ? 2 : 4, groups[GROUPINGS] = { heads, 1, 2 };
+    const int64_t size[] = { 2, heads, groups[of / DTYPES % GROUPINGS], l[0], l[1], 8 + of % 3, 5 };
+    char text[96], table[32];
+    bool empty = l[0] * l[1] == 0;
+    if (empty && (strstr(form, "documents") || strstr(form, "dense"))) return;
+    mask_text(form, l, text, sizeof text);
+    if (strstr(form, "dense")) make_table(t, l, table, sizeof table);
+    for (int k = 0; k < 2; k++) {
+        call c = masked_call(names[k], dtypes[of % DTYPES], size, text);
+        TEST_SAY(t, infer(&c), "%s: %s", text, ts_last_error());
+        run_both(t, &c, (spread)(spread_of % SPREADS), n);
+    }
+}
+
+/* Every mask with all lengths; of dtypes, groupings and strides one drawn by the seed, or each
+ * (TEST_MASKS=all). */
 TS_TEST_RANKS(attention_of_masks, 1)
 {
-    static const char *const masks[] = { "",
-                                         "causal",
-                                         "window(20, 3)",
-                                         "causal & window(7, -1)",
-                                         "prefix(30)",
-                                         "causal | prefix(9)",
-                                         "documents",
-                                         "user(third)",
-                                         "causal & user(third)",
-                                         "causal + alibi",
-                                         "window(40, 0) + softcap(1.5)",
-                                         "user(third) + softcap(2) + alibi" };
-    static const char *const names[] = { "attention", "attention_backward" };
-    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
     counts n = { 0, 0 };
+    bool all = getenv("TEST_MASKS") != NULL;
     TEST_CHECK(t, ts_mask_user(ts_rank_world(t->me), "third", sees_third, NULL));
     for (size_t m = 0; m < TSI_COUNT_OF(masks); m++)
-        for (size_t i = 0; i < TSI_COUNT_OF(lengths); i++)
-            for (int k = 0; k < 2; k++) {
-                const int64_t *l = lengths[i];
-                const int64_t heads = l[0] * l[1] > 5000 ? 2 : 4, groups[] = { heads, 1, 2 };
-                const int64_t size[] = { 2,    heads, groups[(m + i) % 3],
-                                         l[0], l[1],  8 + (int64_t)m % 3,
-                                         5 };
-                char text[96];
-                if (l[1] == 0 && strstr(masks[m], "documents")) continue;
-                mask_text(masks[m], l[1], text, sizeof text);
-                call c = masked_call(names[k], dtypes[(m + i) % 3], size, text);
-                TEST_SAY(t, infer(&c), "%s: %s", text, ts_last_error());
-                run_both(t, &c, (spread)((m + i) % SPREADS), &n);
-            }
+        for (size_t i = 0; i < TSI_COUNT_OF(lengths); i++) {
+            int drawn = (int)test_random_below(t, DTYPES * GROUPINGS);
+            for (int of = 0; of < DTYPES * GROUPINGS; of++)
+                if (all || of == drawn)
+                    run_masked(t, masks[m], lengths[i], of, (int)test_random_below(t, SPREADS), &n);
+        }
     TEST_EQ(t, n.declined, 0);
 }
 

@@ -114,9 +114,22 @@ static const char *const masks[] = { NULL,
                                      "window(3, 5)",
                                      "causal | prefix(7)",
                                      "causal & documents(11, 2, 24; 30, 7)",
+                                     "causal & documents(13, 24)",
                                      "documents(17, 20) + softcap(2)",
                                      "causal & user(third)",
+                                     "causal & dense(holes)",
                                      "causal + alibi" };
+enum { LENGTH = 37, CUTS = 5 };
+
+static void add_masks(test *t)
+{
+    unsigned char holes[LENGTH * LENGTH];
+    ts_world *world = ts_rank_world(t->me);
+    for (int i = 0; i < LENGTH * LENGTH; i++)
+        holes[i] = ((uint32_t)i * 2654435761u >> 7) % 5 != 0;
+    TEST_CHECK(t, ts_mask_user(world, "third", sees_third, NULL));
+    TEST_CHECK(t, ts_mask_dense(world, "holes", LENGTH, LENGTH, holes));
+}
 
 static void place_of(test *t, int kind, int64_t length, int64_t ranks, const char *mask, char *out,
                      size_t size)
@@ -129,7 +142,9 @@ static void place_of(test *t, int kind, int64_t length, int64_t ranks, const cha
     options.length = length;
     options.ranks = ranks;
     options.align = 4;
-    options.balance = kind == 2 ? TS_BALANCE_AUTO : TS_BALANCE_PTRR;
+    options.balance = kind == 2   ? TS_BALANCE_AUTO
+                      : kind == 3 ? TS_BALANCE_PTRR
+                                  : TS_BALANCE_PER_DOCUMENT;
     const ts_mask *m = ts_mask_get(ts_rank_world(t->me), mask ? mask : "full");
     TEST_OK(t, ts_cut_for(m, &options, &cut));
     memcpy(out, "cp:", 3);
@@ -137,26 +152,33 @@ static void place_of(test *t, int kind, int64_t length, int64_t ranks, const cha
     ts_cut_release(&cut);
 }
 
+/* Masks, algorithms, cuts, dtypes, groups of heads, dropout: one in `stride` of the whole product,
+ * by the seed, which is the same on all ranks. */
 static void sweep(test *t, const char *mesh_text, const char *heads, int64_t ranks, int stride)
 {
     static const ts_dtype dtypes[] = { TS_DTYPE_F64, TS_DTYPE_F32, TS_DTYPE_BF16 };
-    (void)ts_mask_user(ts_rank_world(t->me), "third", sees_third, NULL);
-    int number = (int)t->count;
-    for (size_t m = 0; m < TSI_COUNT_OF(masks); m++)
-        for (int32_t algorithm = TS_ATTENTION_GATHER; algorithm <= TS_ATTENTION_HEADS; algorithm++)
-            for (int kind = 0; kind < 4; kind++) {
-                if (number++ % stride) continue;
-                char place[1024];
-                setting s = { .mask = masks[m], .algorithm = algorithm };
-                s.dtype = dtypes[number % 5 == 0 ? 2 : number & 1];
-                const int64_t size[] = { 2, 8, number % 3 ? 2 : 8, 37, 37, number % 7 ? 4 : 3, 5 };
-                memcpy(s.size, size, sizeof size);
-                place_of(t, kind, 37, ranks, masks[m], place, sizeof place);
-                (void)strncat(place, heads, sizeof place - strlen(place) - 1);
-                tsi_comm_lend_nothing(t->me, number & 2); /* keys travel, or are read in place */
-                compare(t, &s, mesh_text, place);
-                if (ts_rank_status(t->me) != TS_OK) return;
-            }
+    const int count = (int)TSI_COUNT_OF(masks) * 3 * CUTS * 3 * 2 * 2;
+    uint64_t random = t->seed + (uint64_t)t->count;
+    add_masks(t);
+    for (int i = 0; i < count && ts_rank_status(t->me) == TS_OK; i++) {
+        random = (random + 1) * 0x9E3779B97F4A7C15u;
+        int of = i, most = stride > 1 ? 12 * stride : 1;
+        if ((random >> 33) % (uint64_t)most) continue;
+        char place[1024];
+        int m = of % (int)TSI_COUNT_OF(masks), kind = (of /= (int)TSI_COUNT_OF(masks)) % CUTS;
+        int algorithm = (of /= CUTS) % 3, dtype = (of /= 3) % 3, grouped = (of /= 3) % 2;
+        int drops = of / 2 % 2;
+        bool alike = masks[m] && strstr(masks[m], "documents") && !strchr(masks[m], ';');
+        if (kind == 4 && !alike) continue; /* per document: the same in every row */
+        setting s = { .mask = masks[m], .algorithm = TS_ATTENTION_GATHER + algorithm };
+        s.dtype = dtypes[dtype];
+        const int64_t size[] = { 2, 8, grouped ? 2 : 8, LENGTH, LENGTH, drops ? 3 : 4, 5 };
+        memcpy(s.size, size, sizeof size);
+        place_of(t, kind, LENGTH, ranks, masks[m], place, sizeof place);
+        (void)strncat(place, heads, sizeof place - strlen(place) - 1);
+        tsi_comm_lend_nothing(t->me, random >> 20 & 1); /* keys travel, or are read in place */
+        compare(t, &s, mesh_text, place);
+    }
 }
 
 static int stride_of(int otherwise)
@@ -193,7 +215,7 @@ TS_TEST_RANKS(context_beside_heads_at_length, 8, 10, 16)
 TS_TEST_RANKS(context_in_two_levels, 4, 6)
 {
     const char *mesh = t->count == 4 ? "outer=2, cp=2" : "outer=2, cp=3";
-    (void)ts_mask_user(ts_rank_world(t->me), "third", sees_third, NULL);
+    add_masks(t);
     for (size_t m = 0; m < TSI_COUNT_OF(masks); m++)
         for (int32_t a = TS_ATTENTION_AUTO; a <= TS_ATTENTION_TWO_LEVEL; a++) {
             setting s = { masks[m], NULL, a, TS_DTYPE_F64, { 2, 4, 1 + m % 2, 37, 37, 4, 4 } };
