@@ -59,6 +59,7 @@ struct tsi_pool {
     _Atomic int64_t reserved;
     usage total, tag[TSI_POOL_TAG_MAX];
     const tsi_pool_watch *watch; /* NULL: nobody is told */
+    tsi_pool_plan plan;          /* with the lock; a peak of 0: there is none */
     node *cached[CLASS_COUNT];
     tsi_shelf shelf;
 };
@@ -336,30 +337,59 @@ static node *node_fresh(tsi_pool *pool, uint32_t size_class, size_t rounded, boo
     return n ? node_publish(pool, n, !owner) : NULL;
 }
 
-/* What could not be had, and who holds the memory: the kinds of tensors, the largest first. */
-static TSI_COLD void refuse(const tsi_pool *pool, size_t bytes, uint32_t tag)
+/* The kind of tensors that holds most of those not told yet; -1: no other holds anything. */
+static int32_t next_holder(const tsi_pool *pool, const bool *told)
 {
-    char holders[256] = "";
+    int32_t most = -1;
+    for (int32_t i = 0; i < TSI_POOL_TAG_MAX; i++)
+        if (!told[i] && tsi_pool_used(pool, i).live > 0 &&
+            (most < 0 || tsi_pool_used(pool, i).live > tsi_pool_used(pool, most).live))
+            most = i;
+    return most;
+}
+
+/* ": optimizer 800 (planned 800), activation 700 (planned 500)", the largest first. */
+static void name_holders(const tsi_pool *pool, const tsi_pool_plan *plan, char *out, size_t size)
+{
     size_t used = 0;
     bool told[TSI_POOL_TAG_MAX] = { false };
+    out[0] = '\0';
     for (int32_t n = 0; n < 3; n++) {
-        int32_t most = -1;
-        for (int32_t i = 0; i < TSI_POOL_TAG_MAX; i++)
-            if (!told[i] && tsi_pool_used(pool, i).live > 0 &&
-                (most < 0 || tsi_pool_used(pool, i).live > tsi_pool_used(pool, most).live))
-                most = i;
-        if (most < 0 || used + 1 >= sizeof holders) break;
+        int32_t most = next_holder(pool, told);
+        if (most < 0 || used + 1 >= size) break;
         told[most] = true;
-        used += (size_t)snprintf(holders + used, sizeof holders - used, "%s%s %lld",
-                                 n ? ", " : ": ", tsi_pool_tag_name((uint32_t)most),
+        used += (size_t)snprintf(out + used, size - used, "%s%s %lld", n ? ", " : ": ",
+                                 tsi_pool_tag_name((uint32_t)most),
                                  (long long)tsi_pool_used(pool, most).live);
+        if (plan->peak > 0 && used + 1 < size)
+            used += (size_t)snprintf(out + used, size - used, " (planned %lld)",
+                                     (long long)plan->tag[most]);
     }
+}
+
+/* What could not be had, and who holds the memory, beside what was planned to. */
+static TSI_COLD void refuse(tsi_pool *pool, size_t bytes, uint32_t tag)
+{
+    char holders[320], planned[64] = "";
+    pthread_mutex_lock(&pool->lock);
+    tsi_pool_plan plan = pool->plan;
+    pthread_mutex_unlock(&pool->lock);
+    name_holders(pool, &plan, holders, sizeof holders);
+    if (plan.peak > 0)
+        (void)snprintf(planned, sizeof planned, " (planned %lld at most)", (long long)plan.peak);
     (void)TSI_FAIL(TS_ERR_MEMORY,
                    "no memory for %s (%zu bytes) on %s: this rank holds %lld bytes of it, %lld in "
-                   "use%s",
+                   "use%s%s",
                    tsi_pool_tag_name(tag), bytes, pool->device->name,
                    (long long)tsi_pool_reserved(pool), (long long)tsi_pool_used(pool, -1).live,
-                   holders);
+                   planned, holders);
+}
+
+void tsi_pool_plan_for(tsi_pool *pool, const tsi_pool_plan *plan)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->plan = plan ? *plan : (tsi_pool_plan){ .peak = 0 };
+    pthread_mutex_unlock(&pool->lock);
 }
 
 void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)

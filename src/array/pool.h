@@ -70,6 +70,13 @@ typedef struct tsi_pool_watch {
 } tsi_pool_watch;
 void tsi_pool_watch_by(tsi_pool *pool, const tsi_pool_watch *watch);
 
+/* What the owner means to hold when it holds most, in all and by tag, for the sentence that refuses
+ * memory; NULL: nothing is planned any more. Copied; by the owner. */
+typedef struct tsi_pool_plan {
+    int64_t peak, tag[TSI_POOL_TAG_MAX];
+} tsi_pool_plan;
+void tsi_pool_plan_for(tsi_pool *pool, const tsi_pool_plan *plan);
+
 tsi_pool *tsi_pool_of(ts_rank *rank); /* the rank's pool, made on first use; NULL: recorded */
 /* `queue`: the owner's, in whose order blocks are used; NULL where work is done on return. */
 tsi_pool *tsi_pool_create(const tsi_device *device, tsi_stream *queue,

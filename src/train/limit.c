@@ -22,6 +22,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "model/model.h"
+#include "runtime/record.h"
 #include "train/run.h"
 
 enum { SENTENCE = 640, STACK_BYTES = 1 << 20 };
@@ -302,4 +303,15 @@ ts_status tsi_limit_check(tsi_run *run, const ts_train_cost *cost)
     word.meta = (ts_meta){ .shape = TS_SHAPE(SENTENCE), .dtype = TS_DTYPE_U8 };
     TSI_TRY(ts_group_broadcast(run->all, &word, first, NULL));
     return TSI_FAIL_BLAST(TS_BLAST_AGREED, TS_ERR_MEMORY, "%s", sentence);
+}
+
+ts_status tsi_limit_tell(ts_rank *me, const ts_memory *planned)
+{
+    tsi_pool *pool = tsi_pool_of(me);
+    tsi_pool_plan plan = { .peak = planned ? planned->peak : 0 };
+    if (!pool) return ts_rank_status(me);
+    for (uint32_t tag = 0; planned && tag < TSI_TAG_COUNT; tag++)
+        plan.tag[tag] = planned->at_peak[tsi_memory_of_tag(tag)];
+    tsi_pool_plan_for(pool, planned ? &plan : NULL);
+    return TS_OK;
 }

@@ -294,6 +294,8 @@ ts_status tsi_stages_write(const tsi_run *run);                   /* OUTPUT/stag
 /* ---- what a rank may hold */
 /* Fails where the step does not fit, with the nearest setting that does. Before storage. [coll] */
 ts_status tsi_limit_check(tsi_run *run, const ts_train_cost *cost);
+/* What the rank is planned to hold, for errors of memory to say; NULL: nothing any more. */
+ts_status tsi_limit_tell(ts_rank *me, const ts_memory *planned);
 /* Divides *bytes by the ranks that say the same place; 0: they share nothing. [coll] */
 ts_status tsi_limit_share(ts_group *all, uint64_t place, int64_t *bytes);
 

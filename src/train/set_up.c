@@ -195,6 +195,7 @@ static ts_status make_model(tsi_run *run)
                         (long long)c->data.context, (long long)made->positions);
     TSI_TRY(tsi_measure_plan(run));
     TSI_TRY(tsi_limit_check(run, run->cost));
+    TSI_TRY(tsi_limit_tell(run->me, &run->cost->memory));
     return ts_model_materialize(run->model);
 }
 

@@ -500,6 +500,7 @@ ts_status ts_train_run(ts_rank *me, const ts_train_config *config, const ts_trai
     tsi_free(run.busy_of);
     tsi_free(run.peak_of);
     ts_mesh_release(run.mesh);
+    (void)tsi_limit_tell(me, NULL);
     tsi_output_close(&run);
     return status;
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans that need more than a rank may have are refused before there is storage, and the setting
  * that the sentence names does. */
+#include <stdatomic.h>
+
+#include "device/device.h"
 #include "dist/train_util.h"
 #include "train/run.h"
 
@@ -128,4 +131,92 @@ TS_TEST(more_ranks_are_named)
     TEST_STATUS(t, ts_train_limit(config, &cost), TS_ERR_MEMORY);
     TEST_SAYS(t, ts_last_error(), "with parallel.mesh=fsdp=");
     ts_train_config_destroy(config);
+}
+
+/* ---- a device that has less than was planned ------------------------------------------------- */
+
+/* The host's memory as a device of its own, of which there is only so much. */
+static struct tight {
+    tsi_device device;
+    _Atomic int64_t left;
+} tight;
+
+static ts_status tight_alloc(const tsi_device *device, size_t bytes, void **out)
+{
+    (void)device;
+    *out = NULL;
+    if (atomic_fetch_sub(&tight.left, (int64_t)bytes) < (int64_t)bytes) {
+        atomic_fetch_add(&tight.left, (int64_t)bytes);
+        return TS_ERR_MEMORY;
+    }
+    return tsi_device_host()->buffer_alloc(tsi_device_host(), bytes, out);
+}
+
+static void tight_free(const tsi_device *device, void *buffer, size_t bytes)
+{
+    (void)device;
+    atomic_fetch_add(&tight.left, (int64_t)bytes);
+    tsi_device_host()->buffer_free(tsi_device_host(), buffer, bytes);
+}
+
+typedef struct tight_run {
+    test *t;
+    ts_train_config *config;
+    int64_t room; /* once the first run has failed */
+} tight_run;
+
+/* The rank that is refused says why; all recover, and the run that has room ends well. */
+static ts_status fail_then_train(ts_rank *me, void *argument)
+{
+    tight_run *r = argument;
+    ts_train_result result;
+    ts_status status = ts_train_run(me, r->config, NULL, &result);
+    TEST_CHECK(r->t, status == TS_ERR_MEMORY || status == TS_ERR_PEER);
+    const ts_error *error = ts_rank_error(me);
+    if (status == TS_ERR_MEMORY) {
+        TEST_SAYS(r->t, error->text, " on tight: this rank holds ");
+        TEST_SAYS(r->t, error->text, " in use (planned ");
+        TEST_SAYS(r->t, error->text, "optimizer ");
+    }
+    TEST_OK(r->t, ts_rank_recover(me));
+    TEST_OK(r->t, ts_group_barrier(ts_group_world(me), NULL));
+    atomic_store(&tight.left, r->room);
+    TEST_OK(r->t, ts_group_barrier(ts_group_world(me), NULL));
+    return ts_train_run(me, r->config, NULL, &result);
+}
+
+static void tight_train(test *t, const char *mesh, int64_t ranks)
+{
+    folder f = make_folder(t);
+    char text[512], path[FOLDER_PATH_MAX], error[1024] = "";
+    tight_run r = { .t = t, .room = 1 << 30 };
+    snprintf(text, sizeof text, "%s[parallel]\nmesh = %s\n[train]\nmemory = none\n", deep, mesh);
+    atomic_store(&tight.left, ranks * planned(t, text) * 9 / 10);
+    TEST_OK(t, ts_train_config_create(&r.config));
+    TEST_OK(t, ts_train_config_parse(r.config, "small", small));
+    TEST_OK(t, ts_train_config_parse(r.config, "deep", text));
+    snprintf(path, sizeof path, "%s/text.txt", f.path);
+    set(t, r.config, "data.path", path);
+    snprintf(path, sizeof path, "%s/run", f.path);
+    set(t, r.config, "train.output", path);
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = ranks;
+    options.device = "tight";
+    TEST_OK(t, ts_launch_with(&options, fail_then_train, &r, error, sizeof error));
+    TEST_TEXT(t, error, "");
+    ts_train_config_destroy(r.config);
+    remove_folder(&f);
+}
+
+/* A step that meets less memory than was planned ends with the plan beside what is held. */
+TS_TEST(out_of_memory_says_what_was_planned)
+{
+    tight.device = *tsi_device_host();
+    tight.device.name = "tight";
+    tight.device.buffer_alloc = tight_alloc;
+    tight.device.buffer_free = tight_free;
+    TEST_OK(t, tsi_device_add(&tight.device));
+    tight_train(t, "dp=1", 1);
+    tight_train(t, "dp=2", 2);
 }

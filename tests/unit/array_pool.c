@@ -39,6 +39,29 @@ TS_TEST(pool_accounts)
     TEST_EQ(t, tsi_alloc_live(), 0);
 }
 
+/* Who holds what, the largest first, and beside it what was planned. */
+TS_TEST(pool_refuses_with_its_plan)
+{
+    tsi_pool *pool = tsi_pool_create(tsi_device_host(), NULL, NULL);
+    tsi_pool_plan plan = { .peak = 900, .tag = { [TSI_TAG_PARAMETER] = 100 } };
+    void *a = tsi_pool_alloc(pool, 50, TSI_TAG_GRADIENT);
+    void *b = tsi_pool_alloc(pool, 1000, TSI_TAG_PARAMETER);
+    TEST_CHECK(t, tsi_pool_alloc(pool, SIZE_MAX / 2, TSI_TAG_ACTIVATION) == NULL);
+    TEST_SAYS(t, ts_last_error(), "1050 in use: parameter 1000, gradient 50");
+    tsi_pool_plan_for(pool, &plan);
+    TEST_CHECK(t, tsi_pool_alloc(pool, SIZE_MAX / 2, TSI_TAG_ACTIVATION) == NULL);
+    TEST_SAYS(t, ts_last_error(), "no memory for activation (");
+    TEST_SAYS(t, ts_last_error(),
+              "1050 in use (planned 900 at most): parameter 1000 (planned 100), "
+              "gradient 50 (planned 0)");
+    tsi_pool_plan_for(pool, NULL);
+    TEST_CHECK(t, tsi_pool_alloc(pool, SIZE_MAX / 2, TSI_TAG_ACTIVATION) == NULL);
+    TEST_CHECK(t, !strstr(ts_last_error(), "planned"));
+    tsi_pool_free(pool, a, 50, TSI_TAG_GRADIENT);
+    tsi_pool_free(pool, b, 1000, TSI_TAG_PARAMETER);
+    tsi_pool_destroy(pool);
+}
+
 /* Live bytes, peaks, and what the pool was made of at its own, against plain sums. */
 TS_TEST(pool_peaks_are_those_of_plain_sums)
 {
