@@ -74,6 +74,7 @@ static void show_plan(const ts_train_plan *p, void *context)
            amount(b, sizeof b, p->flops_per_token));
     printf("mesh    %s: %lld ranks (%s), plan %s\n", p->mesh, (long long)p->ranks, p->engine,
            p->plan);
+    printf("device  %s\n", p->device);
     printf("data    %s tokens; a step has %lld = %lld rows of %lld\n",
            amount(a, sizeof a, (double)p->data_tokens), (long long)p->tokens_per_step,
            (long long)p->rows, (long long)p->context);
@@ -219,7 +220,9 @@ static int run(job *j)
     options.seed = strtoull(text, NULL, 10);
     char device[16];
     ts_train_config_get(j->config, "train.device", device, sizeof device);
-    if (strcmp(device, "auto") != 0) options.device = device;
+    const char *said = getenv("TESSERA_DEVICE");
+    bool elsewhere = strcmp(device, "auto") == 0 && said != NULL && said[0] != '\0';
+    if (!elsewhere) options.device = device;
     ts_train_config_get(j->config, "comm.reduce", text, sizeof text);
     if (strcmp(text, "auto") != 0) (void)setenv("TESSERA_REDUCE", text, 1);
     options.events = 1 << 15; /* a step's, so that all are counted */

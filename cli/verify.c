@@ -50,9 +50,10 @@ static int verify_rules(int argc, char **argv)
 int verify_device(const char *command, const char *name)
 {
     bool known = name == NULL || strcmp(name, "cpu") == 0 || strcmp(name, "queue") == 0 ||
-                 strcmp(name, "cuda") == 0 || strncmp(name, "cuda:", 5) == 0;
+                 strcmp(name, "cuda") == 0 || strncmp(name, "cuda:", 5) == 0 ||
+                 strcmp(name, "auto") == 0;
     if (known) return -1;
-    return cli_fail_usage(command, "--device: expected cpu, cuda or queue, found \"%s\"", name);
+    return cli_fail_usage(command, "--device: expected cpu, cuda, queue or auto, found \"%s\"", name);
 }
 
 static const cli_subject subjects[] = {

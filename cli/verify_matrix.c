@@ -358,7 +358,7 @@ int cli_verify_parallel(int argc, char **argv)
     const cli_option options[] = {
         CLI_LIST("models", &models, "DIR", "instead of the built-in families; several may follow"),
         CLI_TEXT("device", &how.device, "NAME",
-                 "cpu, cuda or queue (default TESSERA_DEVICE, else cpu)"),
+                 "cpu, cuda, queue or auto (default TESSERA_DEVICE, else cpu)"),
         CLI_TEXT("only", &only, "ROLES", "rows that have all of these: \"fsdp, tp\""),
         CLI_INT("sample", &sample, 1, 1 << 20, "so many cells, chosen by the seed (default all)"),
         CLI_INT("seed", &seed, 0, INT64_MAX, "of weights, tokens and the sample (default 1)"),

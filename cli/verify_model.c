@@ -484,7 +484,7 @@ int cli_verify_model(int argc, char **argv)
         CLI_INT("stages", &v.stages, 1, 65536, "of a rank of pp (default what the schedule needs)"),
         CLI_INT("micro-batches", &v.micros, 1, 1 << 20, "of the axis pp (default 4)"),
         CLI_TEXT("device", &v.device, "NAME",
-                 "cpu, cuda or queue (default TESSERA_DEVICE, else cpu)"),
+                 "cpu, cuda, queue or auto (default TESSERA_DEVICE, else cpu)"),
         CLI_TEXT("recompute", &v.recompute, "none|full|select|N",
                  "what backward makes again: whole blocks, what is cheap, every n-th block "
                  "(default none)"),

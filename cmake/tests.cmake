@@ -47,7 +47,7 @@ if(TS_HARNESS)
     endforeach()
   endif()
   # A module for the loader's test, once right and once for each way of being wrong.
-  foreach(way good seam ops offer absent nothing)
+  foreach(way good seam ops offer absent nothing cuda)
     string(TOUPPER ${way} WAY)
     add_library(tessera_fake_${way} MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/modules/fake.c)
     set_target_properties(tessera_fake_${way} PROPERTIES PREFIX ""
@@ -57,6 +57,8 @@ if(TS_HARNESS)
     target_link_libraries(tessera_fake_${way} PRIVATE tessera_flags)
     add_dependencies(test_unit_runtime_module tessera_fake_${way})
   endforeach()
+  set_target_properties(tessera_fake_cuda PROPERTIES OUTPUT_NAME tessera_cuda # by which it is looked for
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/modules/cuda)
   # A library with NCCL's functions on the `queue` device: tests name it in TESSERA_NCCL.
   add_library(nccl_stub MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/modules/nccl_stub.c)
   set_target_properties(nccl_stub PROPERTIES PREFIX "lib" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/modules)

@@ -165,6 +165,7 @@ typedef struct ts_train_plan {
     int64_t stages, micro_batches; /* of it */
     const int64_t *blocks;         /* of each stage */
     double bubble;                 /* its idle share if all actions take the same */
+    const char *device;            /* ts_world_device */
 } ts_train_plan;
 
 typedef struct ts_train_step {

@@ -25,8 +25,8 @@ typedef ts_status (*ts_work_fn)(ts_rank *me, void *arg);
 typedef struct ts_world_options {
     size_t struct_size;
     const char *engine; /* "threads", "mpi", "model"; NULL: mpi under a launcher, else threads */
-    const char *device; /* "cpu", "cuda", "cuda:1", "queue" (for tests); NULL: TESSERA_DEVICE, else
-                         * "cpu" */
+    const char *device; /* "cpu", "cuda", "cuda:1", "queue" (for tests), "auto": a GPU that loads,
+                         * else "cpu"; NULL: TESSERA_DEVICE, else "cpu" */
     int64_t rank_count; /* threads, model; 0: TESSERA_RANKS, else the number of cores */
     int64_t threads_per_process; /* mpi: thread ranks in each process; 0: one */
     uint64_t seed;
@@ -73,6 +73,8 @@ TS_API void ts_world_close(ts_world *world); /* accepts NULL; before the caller'
 TS_API int64_t ts_world_size(const ts_world *world);        /* ranks of all processes */
 TS_API int64_t ts_world_local_count(const ts_world *world); /* ranks of this process */
 TS_API const char *ts_world_engine(const ts_world *world);  /* "threads" */
+/* "cpu"; where it was to be found ("auto") with the reason: "cuda:0 (auto: NVIDIA H200, ..)". */
+TS_API const char *ts_world_device(const ts_world *world);
 
 /* Can this engine be used here? "threads", "model", "mpi", or one MPI: "mpi:openmpi", "mpi:mpich".
  * TS_OK, or TS_ERR_MISSING; `text` (may be NULL) receives where it is, or why not and what to

@@ -84,3 +84,10 @@ ts_status ts_device_find(const char *name, char *text, size_t size)
     tsi_rank_set_current(outer);
     return status;
 }
+
+const tsi_device *tsi_module_device_auto(char *why, size_t size)
+{
+    for (size_t i = 0; i < TSI_COUNT_OF(kinds); i++)
+        if (ts_device_find(kinds[i], why, size) == TS_OK) return tsi_device_find(kinds[i]);
+    return tsi_device_host();
+}

@@ -42,8 +42,10 @@ ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *ou
 ts_status tsi_settings_arguments(int argc, char **argv, ts_world_options *options);
 
 /* The world's own state: TSI_SLOT_RUNTIME. */
+enum { TSI_DEVICE_TEXT = 512 };
 typedef struct tsi_runtime {
     const tsi_engine *engine;
+    char device[TSI_DEVICE_TEXT]; /* ts_world_device */
 } tsi_runtime;
 tsi_runtime *tsi_runtime_of(const ts_world *world);
 /* A world from settled options: ts_world_open and ts_launch end here. */

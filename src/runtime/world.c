@@ -4,6 +4,7 @@
  * The number of local ranks is known before the engine opens (option, cores, representatives of the
  * model); the size of the world and the index of the first local rank may be the engine's to say
  * (mpi). So ranks are made first and get their indices when the engine has opened. */
+#include <stdio.h>
 #include <string.h>
 
 #include "backend/cpu/kernels.h"
@@ -117,20 +118,48 @@ static ts_status take_stream(ts_world *world, void *stream)
                     (long long)world->local_count);
 }
 
+typedef struct chosen_device {
+    const tsi_device *device;
+    bool by_kind; /* ranks take those of the kind in turn */
+    char text[TSI_DEVICE_TEXT];
+} chosen_device;
+
+/* A world without data needs none, whatever it was asked for. */
+static ts_status choose_device(const tsi_settings *settings, chosen_device *out)
+{
+    const char *name = settings->user.device;
+    static const char absent[] = "cuda is not here, tessera doctor says why";
+    char why[448] = "";
+    bool found = name && strcmp(name, "auto") == 0 && settings->engine != TSI_ENGINE_MODEL;
+    *out = (chosen_device){ .device = tsi_device_host() };
+    if (found)
+        out->device = tsi_module_device_auto(why, sizeof why);
+    else if (name && strcmp(name, "auto") != 0)
+        TSI_TRY(tsi_module_device(name, &out->device));
+    out->by_kind = found || (name && strcmp(name, out->device->kind) == 0);
+    if (found)
+        (void)snprintf(out->text, sizeof out->text, "%s (auto: %s)", out->device->name,
+                       out->device == tsi_device_host() ? absent : why);
+    else
+        (void)snprintf(out->text, sizeof out->text, "%s", out->device->name);
+    if (found) tsi_log(TSI_LOG_INFO, "device %s by itself: %s", out->device->name, why);
+    return TS_OK;
+}
+
 ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
 {
     *out = NULL;
     tsi_backend_cpu_add();
-    const tsi_device *device = tsi_device_host();
-    if (settings->user.device != NULL) TSI_TRY(tsi_module_device(settings->user.device, &device));
+    chosen_device chosen;
+    TSI_TRY(choose_device(settings, &chosen));
     int64_t local_count = local_count_of(settings);
     int64_t rank_count =
         settings->engine == TSI_ENGINE_MPI ? local_count : settings->user.rank_count;
     ts_world *world = NULL;
     TSI_TRY(tsi_world_make(rank_count, local_count, 0, settings->user.events, &world));
     world->seed = settings->user.seed;
-    tsi_world_device_set(world, device);
-    if (settings->user.device != NULL && strcmp(settings->user.device, device->kind) == 0) {
+    tsi_world_device_set(world, chosen.device);
+    if (chosen.by_kind) {
         int64_t process = tsi_launcher_find().local_rank;
         world->local_first = process > 0 ? process * local_count : 0;
     }
@@ -142,6 +171,7 @@ ts_status tsi_world_start(const tsi_settings *settings, ts_world **out)
     runtime = tsi_calloc(1, sizeof *runtime);
     status = runtime ? TS_OK : tsi_fail_memory("the state of a world", sizeof *runtime);
     if (status != TS_OK) goto done;
+    memcpy(runtime->device, chosen.text, sizeof runtime->device);
     world->slot[TSI_SLOT_RUNTIME] = (tsi_slot_state){ .state = runtime, .destroy = tsi_free };
     status = open_engine(world, settings);
 done:
@@ -182,6 +212,11 @@ void ts_world_close(ts_world *world)
 const char *ts_world_engine(const ts_world *world)
 {
     return world != NULL ? tsi_runtime_of(world)->engine->name : "none";
+}
+
+const char *ts_world_device(const ts_world *world)
+{
+    return world != NULL ? tsi_runtime_of(world)->device : "none";
 }
 
 ts_status ts_rank_attach(ts_world *world, int64_t local_index, ts_rank **out)

@@ -98,7 +98,8 @@ static const key keys[] = {
     TEXT(train, memory, "auto",
          "what a rank may hold: 80GiB; a plan that needs more is refused before anything is made; "
          "auto: what is free; none: not asked"),
-    TEXT(train, device, "auto", "cpu, cuda, queue; auto: as TESSERA_DEVICE says, else cpu"),
+    TEXT(train, device, "auto",
+         "cpu, cuda, queue; auto: as TESSERA_DEVICE says, else a GPU that loads, else cpu"),
     INT(train, steps, "100", 1, 1e12, "of the whole run"),
     INT(train, stop_after, "0", 0, 1e12, "ends after this step, as if stopped; 0: after the last"),
     INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),

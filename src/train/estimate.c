@@ -26,6 +26,7 @@
 #include "nn/module.h"
 #include "op/core/dispatch.h"
 #include "parallel/unit.h"
+#include "runtime/module_load.h"
 #include "runtime/record.h"
 #include "train/run.h"
 #include "train/tracker.h"
@@ -441,7 +442,8 @@ int32_t tsi_train_threads(ts_rank *rank)
 static bool is_for_host(const ts_train_config *config)
 {
     const char *device = config->train.device, *said = getenv("TESSERA_DEVICE");
-    if (strcmp(device, "auto") == 0) device = said && said[0] != '\0' ? said : "cpu";
+    if (strcmp(device, "auto") == 0 && said && said[0] != '\0') device = said;
+    if (strcmp(device, "auto") == 0) return tsi_module_device_auto(NULL, 0)->host_readable;
     return strcmp(device, "cpu") == 0;
 }
 

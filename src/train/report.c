@@ -353,8 +353,10 @@ static void mesh(tsi_text *out, const tsi_run *run)
     int64_t across = ndim > 0 ? ts_mesh_axis_size(run->mesh, ndim - 1) : 1;
     tsi_text_add(out, "<h2>Mesh</h2><p>");
     escape(out, run->mesh_text, strlen(run->mesh_text));
-    tsi_text_printf(out, "; plan %s; engine %s</p><table class=\"mesh\"><tr><th></th>",
-                    run->plan.plan[0] ? run->plan.plan : "", run->plan.engine);
+    tsi_text_printf(out, "; plan %s; engine %s; device ", run->plan.plan[0] ? run->plan.plan : "",
+                    run->plan.engine);
+    escape(out, run->plan.device, strlen(run->plan.device));
+    tsi_text_add(out, "</p><table class=\"mesh\"><tr><th></th>");
     for (int64_t i = 0; ndim > 0 && i < across && i < 4096; i++)
         tsi_text_printf(out, "<th>%s %lld</th>", ts_mesh_axis_name(run->mesh, ndim - 1),
                         (long long)i);

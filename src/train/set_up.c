@@ -278,6 +278,7 @@ ts_status tsi_run_set_up(tsi_run *run)
     p->mesh = run->mesh_text;
     p->plan = c->parallel.plan[0] ? c->parallel.plan : ts_model_plan_default(run->mesh);
     p->engine = ts_world_engine(ts_rank_world(run->me));
+    p->device = ts_world_device(ts_rank_world(run->me));
     p->output = c->train.output;
     p->ranks = ts_rank_count(run->me);
     p->steps = c->train.steps;

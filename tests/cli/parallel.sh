@@ -43,7 +43,7 @@ grep -q '"roles": "fsdp, tp", "mesh": "fsdp=2, tp=2"' "$work/pair.json" &&
     pass "differences are measured" || fail "differences are measured" "$(cat "$work/pair.json")"
 says experts_of_none 0 "the model has none" "$tessera" verify parallel --only "fsdp, ep" --json
 says bad_role 2 'roles are replicate, fsdp' "$tessera" verify parallel --only "fsdp, dpp"
-says bad_device 2 '--device: expected cpu, cuda or queue, found "tpu"' "$tessera" verify parallel --device tpu
+says bad_device 2 '--device: expected cpu, cuda, queue or auto, found "tpu"' "$tessera" verify parallel --device tpu
 says no_model 2 'No such file' "$tessera" verify parallel --models "$work/none"
 # Commands of the documents run: training for two steps, the rules of one operator.
 while read -r command; do

@@ -135,6 +135,14 @@ says bad_balance 2 'did you mean head_tail' "$tessera" train "$work/a.ini" --set
 says bad_data 1 "neither a text file" "$tessera" train "$work/a.ini" --set data.path="$work/none"
 says print_config 0 "mesh = dp=2" "$tessera" train "$work/a.ini" --print-config
 says print_defaults 0 "steps = 100" "$tessera" train --print-config
+says device_said 0 "device  queue
+" env TESSERA_DEVICE=queue "$tessera" train "$work/a.ini" --set train.steps=1 --set train.output="$work/device"
+if ! "$tessera" doctor | grep -q '^  cuda *yes'; then
+    says device_auto 0 "device  cpu (auto: cuda is not here, tessera doctor says why)
+" env -u TESSERA_DEVICE "$tessera" train "$work/a.ini" --set train.steps=1 --set train.resume=0 \
+        --set train.output="$work/device"
+    succeeds "the report says it, too" grep -q '; device cpu (auto: cuda is not here' "$work/device/report.html"
+fi
 says part 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.steps=2
 says goes_on 0 "going on after step 2" "$tessera" train "$work/a.ini"
 grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/report.html" &&

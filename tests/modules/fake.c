@@ -6,7 +6,8 @@
  *   OPS       it knows one operator more
  *   OFFER     its offer is shorter
  *   ABSENT    the machine lacks what it needs
- *   NOTHING   it returns no offer */
+ *   NOTHING   it returns no offer
+ *   CUDA      right, with a device of the kind cuda and no kernels: what `auto` finds */
 #include "base/module_seam.h"
 #include "device/device.h"
 #include "op/ops_hash.h"
@@ -14,9 +15,20 @@
 
 TS_API const tsi_module_offer *tsi_module(void);
 
+#if defined(FAKE_CUDA)
+static void properties(const tsi_device *self, tsi_device_properties *out)
+{
+    (void)self;
+    *out = (tsi_device_properties){ .name = "a GPU of tests" };
+}
+static const tsi_device device = {
+    .struct_size = sizeof(tsi_device), .name = "cuda:0", .kind = "cuda", .properties = properties
+};
+#else
 static const tsi_device device = { .struct_size = sizeof(tsi_device), .name = "fake:0" };
-static const tsi_device *const devices[] = { &device };
 static const int kernels[1];
+#endif
+static const tsi_device *const devices[] = { &device };
 
 #if defined(FAKE_SEAM)
 static const tsi_seam seam[] = { { "tsi_device", sizeof(tsi_device) },
@@ -42,7 +54,10 @@ static tsi_module_offer offer = {
     .version = TS_VERSION,
     .open = open_fake,
     .table = { [TSI_MODULE_DEVICES] = { devices, 1, seam },
-               [TSI_MODULE_KERNELS] = { kernels, 1, seam } },
+#if !defined(FAKE_CUDA)
+               [TSI_MODULE_KERNELS] = { kernels, 1, seam },
+#endif
+    },
 };
 
 const tsi_module_offer *tsi_module(void)

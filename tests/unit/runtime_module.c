@@ -90,6 +90,50 @@ TS_TEST(missing_engine_says_where_it_was_looked_for)
     TEST_CHECK(t, strstr(text, "install the packages") == NULL);
 }
 
+static ts_status open_auto(const char *engine, ts_world **out)
+{
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = engine;
+    options.rank_count = 1;
+    options.device = "auto";
+    return ts_world_open(&options, out);
+}
+
+TS_TEST(auto_takes_a_gpu_that_loads)
+{
+    ts_world *world = NULL;
+    (void)setenv("TESSERA_MODULE_PATH", TS_BINARY_DIR "/tests/modules/cuda", 1);
+    TEST_OK(t, open_auto("threads", &world));
+    TEST_TEXT(t, ts_world_device(world), "cuda:0 (auto: a GPU of tests)");
+    TEST_TEXT(t, tsi_world_device(world)->name, "cuda:0");
+    ts_world_close(world);
+    TEST_OK(t, open_auto("model", &world)); /* nothing is computed there */
+    TEST_TEXT(t, ts_world_device(world), "cpu");
+    ts_world_close(world);
+    (void)setenv("TESSERA_DEVICE", "auto", 1);
+    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads"), &world));
+    TEST_TEXT(t, tsi_world_device(world)->name, "cuda:0");
+    ts_world_close(world);
+    (void)unsetenv("TESSERA_DEVICE");
+    TEST_OK(t, ts_world_open(TS_OPTIONS(ts_world_options, .engine = "threads"), &world));
+    TEST_TEXT(t, ts_world_device(world), "cpu"); /* who does not ask is given none */
+    ts_world_close(world);
+}
+
+TS_TEST(auto_is_the_cpu_without_a_gpu)
+{
+    ts_world *world = NULL;
+    ts_rank *me = NULL;
+    (void)setenv("TESSERA_MODULE_PATH", "/nowhere", 1);
+    if (ts_device_find("cuda", NULL, 0) == TS_OK) return; /* beside the program */
+    TEST_OK(t, open_auto("threads", &world));
+    TEST_TEXT(t, ts_world_device(world), "cpu (auto: cuda is not here, tessera doctor says why)");
+    TEST_OK(t, ts_rank_attach(world, 0, &me));
+    TEST_OK(t, ts_rank_status(me));
+    ts_rank_detach(me);
+    ts_world_close(world);
+}
+
 TS_TEST(version_and_abi)
 {
     TEST_TEXT(t, ts_version(), TS_VERSION);
