@@ -165,6 +165,10 @@ typedef struct tsi_device {
     /* Later work of theirs waits for what the stream has now; `back`: its work for theirs. */
     ts_status (*stream_meet)(const struct tsi_device *device, tsi_stream *stream, void *handle,
                              bool back);
+    /* What its kernels choose algorithms by, as text, while the process lives; "": nothing. All
+     * processes of a world take the first rank's (choices_take), or bits would differ. [nothing] */
+    const char *(*choices)(const struct tsi_device *device);
+    ts_status (*choices_take)(const struct tsi_device *device, const char *text); /* copied */
 } tsi_device;
 
 /* What the host reads or writes in a step that is recorded would be that step's for ever. */

@@ -46,6 +46,7 @@ struct launch {
     _Atomic int64_t failed_ns; /* when the first one failed; 0: none */
     tsi_word ended;            /* members that have */
     bool traced;               /* TESSERA_TRACE */
+    bool agrees;               /* devices of processes are compared before work begins */
     bool ends_process;         /* the watch does, if a rank is stuck; else that is left behind */
     bool left_behind;          /* a rank is still in the program's code */
     member member[];           /* local_count of them */
@@ -87,7 +88,8 @@ static void run_member(member *self)
     self->status = ts_rank_attach(frame->world, self->local_index, &me);
     TSI_ASSERT(self->status == TS_OK);                /* nobody else knows this world yet */
     if (frame->traced) (void)ts_rank_trace_begin(me); /* recorded if it fails; ends at detach */
-    self->status = final_status(me, frame->work(me, frame->arg));
+    if (frame->agrees) self->status = tsi_device_agree(me, tsi_world_device(frame->world));
+    if (self->status == TS_OK) self->status = final_status(me, frame->work(me, frame->arg));
     if (self->status == TS_OK) self->status = tsi_comm_drain(me);
     if (self->status != TS_OK) note_failure(self);
     tsi_comm_leave(me, self->status, self->status == TS_OK ? "" : me->error.text);
@@ -317,6 +319,15 @@ static ts_status judge(launch *frame, const tsi_settings *settings, verdict *out
     return status;
 }
 
+/* Does a process have something that others may have otherwise? All of a world answer alike. */
+static bool must_agree(ts_world *world, const tsi_settings *settings)
+{
+    const char *device = settings->user.device;
+    bool several = world->rank_count > world->local_count && settings->engine == TSI_ENGINE_MPI;
+    return several && device &&
+           (strcmp(device, "auto") == 0 || tsi_world_device(world)->choices != NULL);
+}
+
 static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *arg,
                            bool ends_process, verdict *out)
 {
@@ -333,6 +344,7 @@ static ts_status run_world(const tsi_settings *settings, ts_work_fn work, void *
     frame->work = work;
     frame->arg = arg;
     frame->traced = settings->trace != NULL;
+    frame->agrees = must_agree(world, settings);
     frame->start_ns = tsi_clock_ns();
     bool watched = ends_process || settings->user.watch != 0;
     frame->watch = watched ? tsi_watch_start(world, end_if_stuck, frame) : NULL;

@@ -16,6 +16,7 @@
 #include "base/rank.h"
 #include "base/text.h"
 #include "comm/engine.h"
+#include "device/device.h"
 
 enum { TSI_RANKS_THREADS_MAX = 65536, TSI_RANKS_MODEL_MAX = 100000000 };
 
@@ -50,6 +51,10 @@ typedef struct tsi_runtime {
 tsi_runtime *tsi_runtime_of(const ts_world *world);
 /* A world from settled options: ts_world_open and ts_launch end here. */
 ts_status tsi_world_start(const tsi_settings *settings, ts_world **out);
+
+/* What must be alike on all ranks before work begins (agree.c): the kind of the device, and what
+ * its kernels choose by, which is the first rank's. recorded [coll] */
+ts_status tsi_device_agree(ts_rank *me, const tsi_device *device);
 
 /* The table of the mpi engine, from the module that fits the MPI of this process. The module stays
  * loaded: an MPI does not survive being unloaded. */

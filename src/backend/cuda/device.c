@@ -349,7 +349,9 @@ static void device_make(tsi_cuda *cuda, int32_t ordinal)
                                     .fault = fault,
                                     .random = tsi_cuda_random,
                                     .power = tsi_cuda_power,
-                                    .libraries = libraries } };
+                                    .libraries = libraries,
+                                    .choices = tsi_cuda_product_choices,
+                                    .choices_take = tsi_cuda_product_choices_take } };
     (void)snprintf(cuda->name, sizeof cuda->name, "cuda:%d", ordinal);
     pthread_mutex_init(&cuda->lock, NULL);
     pthread_mutex_init(&cuda->side_lock, NULL);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "backend/cuda/product_table.h"
+#include "base/alloc.h"
 #include "base/error.h"
 #include "op/core/kernel.h"
 
@@ -440,6 +441,25 @@ ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *produ
         status = (ts_status)TSI_KERNEL_DECLINED;
     drop_problem(&x);
     return status;
+}
+
+const char *tsi_cuda_product_choices(const tsi_device *device)
+{
+    (void)device; /* lines say which GPU they are for */
+    return tsi_product_table_text();
+}
+
+ts_status tsi_cuda_product_choices_take(const tsi_device *device, const char *text)
+{
+    (void)device;
+    if (strcmp(text, tsi_product_table_text()) == 0) return TS_OK;
+    if (!tsi_product_table_replace(text))
+        return tsi_fail_memory("the table of products", strlen(text) + 1);
+    pthread_mutex_lock(&lt.lock); /* what was chosen before went by another table */
+    for (int32_t i = 0; i < CHOICES; i++)
+        lt.choice[i].state = 0;
+    pthread_mutex_unlock(&lt.lock);
+    return TS_OK;
 }
 
 int64_t tsi_cuda_product_version(void)

@@ -28,6 +28,9 @@ bool tsi_cuda_product_fits_c(const tsi_cuda_product *p);
 bool tsi_cuda_product_takes(int32_t dtype, int32_t c_dtype);
 /* The library's version, 13.1.0 as 130100; 0: it is not here. */
 int64_t tsi_cuda_product_version(void);
+/* The table of algorithms (tsi_device.choices). */
+const char *tsi_cuda_product_choices(const tsi_device *device);
+ts_status tsi_cuda_product_choices_take(const tsi_device *device, const char *text);
 /* TSI_KERNEL_DECLINED: the library is not here, or has nothing for these sizes. */
 ts_status tsi_cuda_product_run(tsi_stream *stream, const tsi_cuda_product *product);
 

@@ -79,6 +79,29 @@ bool tsi_product_table_find(const tsi_product_rank *where, const tsi_product_key
     return found;
 }
 
+const char *tsi_product_table_text(void)
+{
+    pthread_mutex_lock(&table.lock);
+    read_table();
+    const char *text = table.text ? table.text : "";
+    pthread_mutex_unlock(&table.lock);
+    return text;
+}
+
+/* Who has the old text may still read it: it is left where it is. */
+bool tsi_product_table_replace(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = tsi_alloc(bytes);
+    if (!copy) return false;
+    memcpy(copy, text, bytes);
+    pthread_mutex_lock(&table.lock);
+    table.read = true;
+    table.text = copy;
+    pthread_mutex_unlock(&table.lock);
+    return true;
+}
+
 bool tsi_product_table_is_made(void)
 {
     const char *path = getenv("TESSERA_CUDA_TUNE");

@@ -23,6 +23,9 @@ typedef struct tsi_product_rank { /* where it was measured */
 /* The algorithm of a product in the file of TESSERA_CUDA_PRODUCTS; false: it has none. */
 bool tsi_product_table_find(const tsi_product_rank *where, const tsi_product_key *key,
                             void *algorithm, size_t bytes);
+/* All of it, and another one in its place; "" is none. */
+const char *tsi_product_table_text(void);
+bool tsi_product_table_replace(const char *text); /* false: no memory, the old one stays */
 /* Whether TESSERA_CUDA_TUNE names a file: products are timed, and it gets a line for each. */
 bool tsi_product_table_is_made(void);
 /* `nth`: which of the library's proposals it was. */
