@@ -223,6 +223,8 @@ static int run(job *j)
     const char *said = getenv("TESSERA_DEVICE");
     bool elsewhere = strcmp(device, "auto") == 0 && said != NULL && said[0] != '\0';
     if (!elsewhere) options.device = device;
+    ts_train_config_get(j->config, "train.deterministic", text, sizeof text);
+    if (strcmp(text, "0") == 0) (void)setenv("TESSERA_DETERMINISTIC", "0", 1);
     ts_train_config_get(j->config, "comm.reduce", text, sizeof text);
     if (strcmp(text, "auto") != 0) (void)setenv("TESSERA_REDUCE", text, 1);
     options.events = 1 << 15; /* a step's, so that all are counted */

@@ -100,6 +100,8 @@ static const key keys[] = {
          "auto: what is free; none: not asked"),
     TEXT(train, device, "auto",
          "cpu, cuda, queue; auto: as TESSERA_DEVICE says, else a GPU that loads, else cpu"),
+    INT(train, deterministic, "1", 0, 1,
+        "0: a GPU may add up in any order where that is faster; runs do not repeat bit for bit"),
     INT(train, steps, "100", 1, 1e12, "of the whole run"),
     INT(train, stop_after, "0", 0, 1e12, "ends after this step, as if stopped; 0: after the last"),
     INT(train, batch, "16", 1, 1e9, "rows of a step, of all ranks together"),

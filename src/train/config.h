@@ -31,7 +31,7 @@ typedef struct tsi_train_keys {
     char output[TSI_CONFIG_TEXT_MAX], memory[32], device[16];
     int64_t replay; /* 1: steps are recorded once and run again; 2: in another order */
     int64_t steps, stop_after, batch, accumulate, seed, save_every, resume, loss_scale_every,
-        skips_max, eval_every, patience, find_not_finite, loss_rows;
+        skips_max, eval_every, patience, find_not_finite, loss_rows, deterministic;
     double clip, loss_scale, z_loss;
 } tsi_train_keys;
 

@@ -143,6 +143,10 @@ if ! "$tessera" doctor | grep -q '^  cuda *yes'; then
         --set train.output="$work/device"
     succeeds "the report says it, too" grep -q '; device cpu (auto: cuda is not here' "$work/device/report.html"
 fi
+says any_order 0 "done after step 1" "$tessera" train "$work/a.ini" --set train.steps=1 --set train.resume=0 \
+    --set train.deterministic=0 --set train.output="$work/device"
+says no_order 2 "train.deterministic: expected a whole number from 0 to 1" "$tessera" train "$work/a.ini" \
+    --set train.deterministic=2
 says part 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.steps=2
 says goes_on 0 "going on after step 2" "$tessera" train "$work/a.ini"
 grep -q '<polyline' "$work/run/report.html" && grep -q 'all_reduce' "$work/run/report.html" &&

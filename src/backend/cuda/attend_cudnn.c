@@ -7,8 +7,10 @@
  *              dS = scale P (dO V' - delta)   dK = dS' Q   dQ = dS K
  *
  * dQ is written by its product, not added to: the order of sums is fixed, so repeats have equal
- * bits. Plans are kept by everything they depend on; a graph that cuDNN refuses is remembered too.
- */
+ * bits. Where they need not (TESSERA_DETERMINISTIC=0), blocks of keys add to it in f32 as they
+ * come, which is faster. Plans are kept by everything they depend on; a graph that cuDNN refuses is
+ * remembered too. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/attend.h"
@@ -16,7 +18,7 @@
 #include "base/error.h"
 #include "op/core/kernel.h"
 
-enum { Q = 1, K, V, OUT, LSE, D_OUT, DQ, DK, DV, DELTA, SCALE, LOW, SHIFT, ONE, NAMES };
+enum { Q = 1, K, V, OUT, LSE, D_OUT, DQ, DK, DV, DELTA, SCALE, LOW, SHIFT, ONE, DQ_SUM, NAMES };
 enum { PLANS = 256 };
 
 /* What a plan depends on. Memory is compared: no gaps. */
@@ -24,6 +26,7 @@ typedef struct plan_key {
     const tsi_cuda *cuda;
     tsi_cudnn_shape of[NAMES]; /* of the blocks; zeros: not there */
     int32_t type, causal, shifted, backward;
+    int32_t loose, reserved; /* dQ is added to in any order */
 } plan_key;
 
 static struct {
@@ -79,6 +82,14 @@ static tsi_cudnn_shape turned(tsi_cudnn_shape shape)
                           { shape.stride[0], shape.stride[1], shape.stride[3], shape.stride[2] } };
 }
 
+/* Is the order of sums left open? cuDNN has cleared them itself since 9.6. */
+static bool is_loose(void)
+{
+    enum { CLEARS = 90600 };
+    const char *word = getenv("TESSERA_DETERMINISTIC");
+    return word && strcmp(word, "0") == 0 && tsi_cudnn_version() >= CLEARS;
+}
+
 static plan_key key_of(const tsi_stream *stream, const tsi_cuda_attend *c)
 {
     plan_key key;
@@ -94,6 +105,7 @@ static plan_key key_of(const tsi_stream *stream, const tsi_cuda_attend *c)
     key.causal = c->causal;
     key.shifted = c->causal && c->reach != 0;
     key.backward = c->d_out != NULL;
+    key.loose = key.backward && is_loose();
     return key;
 }
 
@@ -223,7 +235,14 @@ static void build_backward(scene *s)
     group_product(s, slope, q, DK);
     tsi_cudnn_any back = tsi_cudnn_between(g, s->type, &s->key->of[K]);
     tsi_cudnn_add_reshape(g, k, back);
-    tsi_cudnn_add_product(g, slope, back, real(s, DQ));
+    tsi_cudnn_any dq = real(s, DQ), sum = dq;
+    if (s->key->loose) {
+        const int64_t *extent = s->key->of[DQ].extent;
+        tsi_cudnn_shape dense = tsi_cudnn_dense(extent[0], extent[1], extent[2], extent[3]);
+        sum = tsi_cudnn_real(g, DQ_SUM, TSI_CUDNN_F32, &dense);
+    }
+    tsi_cudnn_add_product(g, slope, back, sum);
+    if (s->key->loose) tsi_cudnn_add_point(g, TSI_CUDNN_IDENTITY, sum, NULL, dq);
 }
 
 static tsi_cudnn_plan build(tsi_cuda *cuda, const plan_key *key)
@@ -273,6 +292,16 @@ static void pack(packed *p, int64_t name, void *memory)
     p->memory[p->count++] = memory;
 }
 
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+static size_t sums_of(const tsi_block *x) /* in f32, of each of its elements */
+{
+    return rounded((size_t)tsi_block_count(x) * sizeof(float));
+}
+
 /* Numbers lie on this stack: they are read when the plan is run. */
 static ts_status run_plan(tsi_stream *stream, const tsi_cuda_attend *c, const plan_key *key,
                           const tsi_cudnn_plan *plan)
@@ -290,11 +319,12 @@ static ts_status run_plan(tsi_stream *stream, const tsi_cuda_attend *c, const pl
     if (key->causal) pack(&p, LOW, &low);
     if (key->shifted) pack(&p, SHIFT, &shift);
     if (key->backward) {
-        size_t rows = ((size_t)tsi_block_count(c->lse) * sizeof(float) + 255) / 256 * 256;
+        size_t workspace = rounded((size_t)plan->workspace), rows = sums_of(c->lse);
         void *memory = NULL; /* the sums, behind the plan's workspace */
-        size_t workspace = ((size_t)plan->workspace + 255) / 256 * 256;
-        TSI_TRY(tsi_cuda_scratch(stream, workspace + rows, &memory));
+        TSI_TRY(tsi_cuda_scratch(stream, workspace + rows + (key->loose ? sums_of(c->dq) : 0),
+                                 &memory));
         pack(&p, DELTA, (char *)memory + workspace);
+        if (key->loose) pack(&p, DQ_SUM, (char *)memory + workspace + rows);
         pack(&p, ONE, &one);
     }
     return tsi_cudnn_run(stream, plan, p.name, p.memory, p.count);
@@ -305,6 +335,10 @@ ts_status tsi_cuda_attend_cudnn(tsi_stream *stream, const tsi_cuda_attend *call)
     if (!is_taken(call) || tsi_cudnn_version() == 0) return (ts_status)TSI_KERNEL_DECLINED;
     plan_key key = key_of(stream, call);
     tsi_cudnn_plan plan = plan_for(stream->cuda, &key);
+    if (!plan.plan && key.loose) {
+        key.loose = 0;
+        plan = plan_for(stream->cuda, &key);
+    }
     if (!plan.plan) return (ts_status)TSI_KERNEL_DECLINED;
     return run_plan(stream, call, &key, &plan);
 }

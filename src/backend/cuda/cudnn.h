@@ -30,6 +30,7 @@ typedef enum tsi_cudnn_point {
     TSI_CUDNN_SUB = 9,
     TSI_CUDNN_EXP = 13,
     TSI_CUDNN_LOG = 15,
+    TSI_CUDNN_IDENTITY = 21,
     TSI_CUDNN_GE = 303,
     TSI_CUDNN_INDEX = 501,
     TSI_CUDNN_SELECT = 601
