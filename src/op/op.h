@@ -96,7 +96,7 @@ typedef struct tsi_kernel_io {
     uint64_t seed, stream;    /* RANDOM operators */
     int32_t in_place;         /* output 0 is input 0's block */
     int32_t adds; /* attention: outputs hold what other keys gave, which is joined; of its gradient
-                   * output 0 does. Only where the host reads the device's memory. */
+                   * output 0 does, and they are f32, or f64 where queries are. */
 } tsi_kernel_io;
 typedef ts_status (*tsi_kernel_fn)(const tsi_kernel_io *io);
 

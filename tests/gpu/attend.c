@@ -367,7 +367,8 @@ TS_TEST_LONG(masks_bf16_odd_heads, 600)
 
 /* ---- pieces of the keys ---------------------------------------------------------------------- */
 
-/* A sequence that is cut: each rank has a part of the queries and, of the keys, what they see. */
+/* A sequence that is cut: each rank has a part of the queries and, of the keys, what they see: at
+ * once, or one member's after the other's, joined to what there is. */
 static void pieces_of(test *t, ts_dtype dtype, int64_t d)
 {
     static const char *const cuts[] = { "S(1)", "HT(1)" };
@@ -380,7 +381,8 @@ static void pieces_of(test *t, ts_dtype dtype, int64_t d)
         for (int i = 0; i < 6; i++) {
             shape *s = &list[count++];
             *s = (shape){ .name = "cut", .b = 2, .h = 4, .g = 2, .t = 140, .s = 140, .d = d };
-            s->e = d, s->dtype = dtype, s->mask = (kind)mask, s->dropout = i % 2 ? 0.25 : 0;
+            s->e = d, s->dtype = dtype, s->mask = (kind)mask;
+            s->dropout = (i + mask) % 2 ? 0.25 : 0;
             s->causal = mask == NO_MASK;
             s->cut = cuts[i % 2], s->algorithm = algorithms[i / 2];
         }
@@ -402,6 +404,16 @@ TS_TEST_LONG(pieces_f64, 600)
 TS_TEST_LONG(pieces_bf16, 600)
 {
     pieces_of(t, TS_DTYPE_BF16, 64);
+}
+
+TS_TEST_LONG(pieces_f16_wide_heads, 600)
+{
+    pieces_of(t, TS_DTYPE_F16, 128);
+}
+
+TS_TEST_LONG(pieces_bf16_odd_heads, 600)
+{
+    pieces_of(t, TS_DTYPE_BF16, 20);
 }
 
 /* ---- rates ----------------------------------------------------------------------------------- */

@@ -6,6 +6,8 @@
  *                  (attend_mma_back.cu) by block lists always
  *   attend.cu      everything else: any strides, positions, masks, changed scores, drops, dtypes
  *
+ * A call that goes on from what its results hold (`adds`) is for the own kernels.
+ *
  * INV: who sees whom is said by global positions: of a causal mask over intervals by how far
  * queries reach, else by the block lists of the host (attend_tiles.c). */
 #include "backend/cuda/attend.h"
@@ -91,7 +93,8 @@ static bool is_off(void)
 
 static ts_status try_cudnn(tsi_stream *stream, const call *c)
 {
-    if (is_off() || !c->plain || !groups_are_even(&c->args)) return (ts_status)TSI_KERNEL_DECLINED;
+    if (is_off() || !c->plain || c->args.adds || !groups_are_even(&c->args))
+        return (ts_status)TSI_KERNEL_DECLINED;
     return tsi_cuda_attend_cudnn(stream, &c->of);
 }
 
@@ -138,7 +141,7 @@ static bool settle(const tsi_kernel_io *io, call *out)
     tsi_cuda_attend *c = &out->of;
     const tsi_block *const list[] = { c->q,     c->k,  c->v,  c->out, c->lse,
                                       c->d_out, c->dq, c->dk, c->dv };
-    bool real = io->queue && !io->adds;
+    bool real = io->queue != NULL;
     for (size_t i = 0; i < TSI_COUNT_OF(list); i++)
         real = real && (!list[i] || tsi_cuda_is_real(list[i]->dtype));
     out->plain = is_plain(io, &c->reach);
@@ -153,6 +156,7 @@ static bool settle(const tsi_kernel_io *io, call *out)
                                  .reach = c->reach,
                                  .scale = c->scale,
                                  .causal = c->causal,
+                                 .adds = io->adds,
                                  .drop = drop_of(io->attributes, q, k),
                                  .heads_all = q->extent[1],
                                  .queries_all = q->extent[2],
@@ -204,23 +208,24 @@ static bool lies_well(const tsi_block *x)
 }
 
 /* Rows of 64 or 128 narrow columns on 16 bytes, scores that are scaled and no more. A scale that is
- * not positive keeps no order. Gradients may be f32: sums that others add to. */
+ * not positive keeps no order. Results may be f32, sums that others add to, and are where one goes
+ * on from what it holds. */
 static bool is_for_mma(const call *c)
 {
     const tsi_cuda_attend *of = &c->of;
     bool back = of->d_out != NULL;
-    const tsi_block *const list[] = { of->q, of->k, of->v, back ? of->d_out : of->out };
-    const tsi_block *const grad[] = { of->dq, of->dk, of->dv };
+    const tsi_block *const list[] = { of->q, of->k, of->v, of->d_out };
+    const tsi_block *const result[] = { back ? of->dq : of->out, of->dk, of->dv };
     const tsi_cuda_attend_args *a = &c->args;
     int32_t dtype = a->q.dtype;
     bool fits = (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16) && a->depth == a->width &&
                 (a->depth == 64 || a->depth == 128) && a->lse.dtype == TS_DTYPE_F32 &&
                 a->scale > 0 && a->cap == 0 && !a->alibi && a->drop.below == 0;
-    for (size_t i = 0; i < TSI_COUNT_OF(list); i++)
+    for (size_t i = 0; i < (back ? 4 : 3); i++)
         fits = fits && list[i]->dtype == dtype && lies_well(list[i]);
-    for (size_t i = 0; i < TSI_COUNT_OF(grad) && back; i++)
-        fits = fits && lies_well(grad[i]) &&
-               (grad[i]->dtype == dtype || grad[i]->dtype == TS_DTYPE_F32);
+    for (size_t i = 0; i < (back ? 3 : 1); i++)
+        fits = fits && lies_well(result[i]) &&
+               (result[i]->dtype == TS_DTYPE_F32 || (result[i]->dtype == dtype && !a->adds));
     return fits;
 }
 

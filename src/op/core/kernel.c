@@ -401,11 +401,11 @@ static ts_status run_fallback(const tsi_kernel_io *io)
 {
     TSI_TRY(fallback_policy(io));
     tsi_block block[TSI_INPUT_MAX + TSI_OUTPUT_MAX];
-    int32_t ins = io->input_count, outs = io->output_count;
-    for (int32_t i = 0; i < ins + outs; i++)
-        block[i] = i < ins ? io->in[i].block : io->out[i - ins].block;
+    int32_t ins = io->input_count, outs = io->output_count, read = ins + (io->adds ? outs : 0);
+    for (int32_t i = 0; i < read + outs; i++) /* what is joined to is read, too */
+        block[i] = i < ins ? io->in[i].block : io->out[(i - ins) % outs].block;
     fallback f = { io, tsi_kernel_of(tsi_device_host(), io->op) };
-    return run_staged(io->rank, io->op->name, block, ins, outs, fallback_run, &f);
+    return run_staged(io->rank, io->op->name, block, read, outs, fallback_run, &f);
 }
 
 /* ---- the one door ---------------------------------------------------------------------------- */

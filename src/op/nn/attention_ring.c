@@ -6,8 +6,10 @@
  *             over all keys before, with sum 1 at the top L
  *             gradients of these keys go home to their owner during the next step, who adds them up
  *             in the order in which members follow him
- *   in place  where members can read each other's memory nothing travels: one fence before the
- *             reading tells where keys lie, one after it lets their owners write there again
+ *             on devices messages are in queues of the engine and kernels in the rank's: a wait
+ * puts one behind the other and holds up no host in place  where the host reads the memory of
+ * members nothing travels: one fence before the reading tells where keys lie, one after it lets
+ * their owners write there again
  *
  * Offsets at which nobody needs anything take no step. Beside results a rank holds keys and
  * gradients of two members at a time, however many there are.
@@ -349,9 +351,7 @@ bool tsi_travel_in_place(const tsi_algorithm_io *io)
     return host_reads(io) && tsi_group_lends(io->group);
 }
 
-/* Kernels of the host join results: on a device it cannot read, everything is gathered. */
 ts_status tsi_context_ring(const tsi_algorithm_io *io)
 {
-    if (!host_reads(io)) return tsi_context_gather(io);
     return tsi_travel_run(io, tsi_travel_in_place(io) ? tsi_ring_in_place : in_ring);
 }

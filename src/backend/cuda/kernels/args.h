@@ -370,7 +370,8 @@ typedef struct tsi_cuda_attend_args {
     int64_t batch, heads, queries, depth, groups, keys, width;
     int64_t reach; /* without tiles, causal: query i sees keys up to i + reach */
     int32_t causal, alibi;
-    double scale, cap; /* cap of scores; 0: none */
+    int32_t adds, reserved; /* out and lse, or dq, go on from what they hold */
+    double scale, cap;      /* cap of scores; 0: none */
     tsi_cuda_tiles tiles;
     tsi_cuda_drop drop;
     int64_t heads_all, queries_all, offset; /* globally; positions of queries are shifted by it */

@@ -10,6 +10,8 @@
  *   score = cap(scale q k') + alibi     weights that are dropped count in the sum, not in the
  * result
  *
+ * With `adds` a softmax goes on from the result of other keys, which has a sum of 1 at the top lse.
+ *
  * INV: every sum is one block's, in the order of chunks: the same bits on every GPU. A query that
  * sees nothing gives zeros and a log-sum-exp of -inf, and takes no part in any gradient. */
 #include "backend/cuda/kernels/attend.cuh"
@@ -30,11 +32,6 @@ __device__ inline row_of this_row(int64_t heads, int64_t rows)
 }
 
 /* ---- elements -------------------------------------------------------------------------------- */
-
-__device__ inline int64_t at(const tsi_cuda_heads &x, int64_t b, int64_t h, int64_t i)
-{
-    return b * x.stride[0] + h * x.stride[1] + i * x.stride[2];
-}
 
 /* sum of row[c] * x[.., c], with x read where it lies. */
 template <typename R>
@@ -67,6 +64,18 @@ __device__ inline void add_rows(R (&sum)[COLUMNS], R keep, const R *weight, int6
             total += weight[j] *
                      load_real<R>(x.dtype, x.data, offset + j * x.stride[2] + c * x.stride[3]);
         sum[n] = total;
+    }
+}
+
+/* The thread's columns of a row as it is. */
+template <typename R>
+__device__ inline void begin_row(R (&sum)[COLUMNS], const tsi_cuda_heads &x, int64_t offset,
+                                 int64_t length)
+{
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++) {
+        int64_t c = threadIdx.x + n * THREADS;
+        if (c < length) sum[n] = load_real<R>(x.dtype, x.data, offset + c * x.stride[3]);
     }
 }
 
@@ -176,6 +185,21 @@ __device__ inline void take_keys(const tsi_cuda_attend_args &a, softmax_of<R> &s
     s.top = most;
 }
 
+/* What other keys gave a query, unless it saw none of them. */
+template <typename R>
+__device__ inline softmax_of<R> softmax_before(const tsi_cuda_attend_args &a, const row_of &r)
+{
+    softmax_of<R> s = { -(R)INFINITY, 0, { 0 }, false };
+    if (!a.adds) return s;
+    R before = load_real<R>(a.lse.dtype, a.lse.data, at(a.lse, r.b, r.h, r.i));
+    if (before == -(R)INFINITY) return s;
+    s.top = before;
+    s.total = 1;
+    s.sees = true;
+    begin_row(s.sum, a.out, at(a.out, r.b, r.h, r.i), a.width);
+    return s;
+}
+
 template <typename R> __device__ void forward(const tsi_cuda_attend_args &a)
 {
     extern __shared__ double memory[];
@@ -183,8 +207,8 @@ template <typename R> __device__ void forward(const tsi_cuda_attend_args &a)
     row_of r = this_row(a.heads, a.queries);
     query_of<R> q = query_at<R>(a, r.b, r.h, r.i);
     load_row(query, a.q, at(a.q, r.b, r.h, r.i), a.depth);
+    softmax_of<R> s = softmax_before<R>(a, r);
     __syncthreads();
-    softmax_of<R> s = { -(R)INFINITY, 0, { 0 }, false };
     run_list runs = runs_of(a.tiles, list_of(a.tiles, r.b, r.h), r.i / TSI_CUDA_TILE_QUERIES);
     for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {
         uint64_t word = word_of(a.tiles, run, r.i);
@@ -262,6 +286,7 @@ template <typename R> __device__ void queries(const tsi_cuda_attend_args &a)
     known_of<R> known = known_at<R>(a, r.b, r.h, r.i);
     load_row(query, a.q, at(a.q, r.b, r.h, r.i), a.depth);
     load_row(grad, a.d_out, at(a.d_out, r.b, r.h, r.i), a.width);
+    if (a.adds) begin_row(sum, a.dq, at(a.dq, r.b, r.h, r.i), a.depth);
     run_list runs = runs_of(a.tiles, list_of(a.tiles, r.b, r.h), r.i / TSI_CUDA_TILE_QUERIES);
     if (known.base == -(R)INFINITY) runs.end = runs.run; /* it sees nothing */
     for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.cuh - who sees whom: the block lists of a mask, as kernels walk them.
+/* attend.cuh - rows of heads, and who sees whom: the block lists of a mask, as kernels walk them.
  *
  *   list (of a row and head) -> rows of tiles -> runs of tiles that are computed, by column
  *
@@ -9,6 +9,12 @@
 #define TSI_BACKEND_CUDA_KERNELS_ATTEND_CUH
 
 #include "backend/cuda/kernels/args.h"
+
+/* Where a row of a head begins. */
+__device__ inline int64_t at(const tsi_cuda_heads &x, int64_t b, int64_t h, int64_t i)
+{
+    return b * x.stride[0] + h * x.stride[1] + i * x.stride[2];
+}
 
 struct run_list {
     const tsi_cuda_run *run, *end;

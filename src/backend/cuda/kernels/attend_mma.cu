@@ -8,11 +8,10 @@
  *
  * Steps are all keys up to the last that is seen, or the tiles of a mask's list (LISTED): those
  * that nobody sees are passed over, and bits hide pairs of partial ones alone. Which of both is a
- * matter of the kernel, not of a branch in it.
- */
+ * matter of the kernel, not of a branch in it. With `adds` a softmax goes on from the result of
+ * other keys. */
 #include "backend/cuda/kernels/attend_mma.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
-#include "tessera/types.h"
 
 /* ---- steps over keys, and what is seen of one ------------------------------------------------ */
 
@@ -136,6 +135,33 @@ __device__ inline void weigh(float (&s)[MT][KEYS / 8][4], rows_state<D, MT> &r, 
         }
 }
 
+/* Nothing yet; or what other keys gave, in f32: a sum of 1, in the first of a row's four threads,
+ * at the top lse. */
+template <int D, int MT>
+__device__ inline void begin_rows(const tsi_cuda_attend_args &a, rows_state<D, MT> &r, int64_t b,
+                                  int64_t h, int64_t query)
+{
+    int column = threadIdx.x % 4 * 2;
+    clear(r.out);
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            r.top[m][half] = -INFINITY;
+            r.sum[m][half] = 0;
+            int64_t i = query + m * 16 + half * 8;
+            if (!a.adds || i >= a.queries) continue;
+            float lse = ((const float *)a.lse.data)[at(a.lse, b, h, i)];
+            if (lse == -INFINITY) continue;
+            const float *out = (const float *)a.out.data + at(a.out, b, h, i) + column;
+            r.top[m][half] = lse / (float)a.scale;
+            r.sum[m][half] = column == 0 ? 1.0f : 0.0f;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+                r.out[m][n][half * 2] = out[n * 8], r.out[m][n][half * 2 + 1] = out[n * 8 + 1];
+        }
+}
+
 template <typename H, int D, int MT>
 __device__ inline void store_rows(const tsi_cuda_attend_args &a, rows_state<D, MT> &r, int64_t b,
                                   int64_t h, int64_t query)
@@ -150,17 +176,15 @@ __device__ inline void store_rows(const tsi_cuda_attend_args &a, rows_state<D, M
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             int64_t i = query + m * 16 + half * 8;
             if (i >= a.queries) continue;
-            float by = sum > 0 ? 1.0f / sum : 0.0f;
-            uint16_t *to = (uint16_t *)a.out.data + b * a.out.stride[0] + h * a.out.stride[1] +
-                           i * a.out.stride[2];
+            float by = sum == 0 ? 0.0f : 1.0f / sum; /* NaN stays so */
+            int64_t to = at(a.out, b, h, i) + column;
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
-                *(uint32_t *)&to[n * 8 + column] =
-                    H::pair(r.out[m][n][half * 2] * by, r.out[m][n][half * 2 + 1] * by);
-            float *lse = (float *)a.lse.data + b * a.lse.stride[0] + h * a.lse.stride[1] +
-                         i * a.lse.stride[2];
+                store_two<H>(a.out, to + n * 8, r.out[m][n][half * 2] * by,
+                             r.out[m][n][half * 2 + 1] * by);
             if (column == 0)
-                *lse = sum > 0 ? r.top[m][half] * (float)a.scale + logf(sum) : -INFINITY;
+                ((float *)a.lse.data)[at(a.lse, b, h, i)] =
+                    sum == 0 ? -INFINITY : r.top[m][half] * (float)a.scale + logf(sum);
         }
 }
 
@@ -198,12 +222,7 @@ __device__ void attend(const tsi_cuda_attend_args &a)
             load_four(fragment[m][c], chunk_at<D>(queries, (warp * MT + m) * 16 + (lane & 15),
                                                   c * 2 + (lane >> 4)));
     rows_state<D, MT> r;
-    clear(r.out);
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-        r.top[m][0] = r.top[m][1] = -INFINITY;
-        r.sum[m][0] = r.sum[m][1] = 0;
-    }
+    begin_rows<D, MT>(a, r, b, h, mine);
     float scale = (float)(a.scale * LOG2_E);
     for (int turn = 0; !steps.is_over(); turn ^= 1) {
         uint32_t now = (uint32_t)turn * KEYS * D * 2, next = (uint32_t)(turn ^ 1) * KEYS * D * 2;

@@ -12,6 +12,7 @@
 #define TSI_BACKEND_CUDA_KERNELS_ATTEND_MMA_CUH
 
 #include "backend/cuda/kernels/attend.cuh"
+#include "tessera/types.h"
 
 enum { KEYS = TSI_CUDA_TILE_KEYS };
 #define LOG2_E 1.4426950408889634 /* powers are of two, not of e */
@@ -154,6 +155,20 @@ template <int MT> struct seen_bits {
         return !(word[m][half] >> column & 1);
     }
 };
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* Two neighbours, of a result of 16 bits or of sums. */
+template <typename H>
+__device__ inline void store_two(const tsi_cuda_heads &x, int64_t at, float low, float high)
+{
+    if (x.dtype == TS_DTYPE_F32) {
+        ((float *)x.data)[at] = low;
+        ((float *)x.data)[at + 1] = high;
+    } else {
+        *(uint32_t *)((uint16_t *)x.data + at) = H::pair(low, high);
+    }
+}
 
 /* ---- products -------------------------------------------------------------------------------- */
 

@@ -13,7 +13,6 @@
  * queries that see nothing have a log-sum-exp of +inf here: their weights are 0. */
 #include "backend/cuda/kernels/attend_mma.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
-#include "tessera/types.h"
 
 /* ---- what both share ------------------------------------------------------------------------- */
 
@@ -25,8 +24,7 @@ struct known_of {
 __device__ inline known_of known_at(const tsi_cuda_attend_args &a, int64_t b, int64_t h, int64_t i)
 {
     if (i >= a.queries) return { INFINITY, 0 };
-    float lse = ((const float *)
-                     a.lse.data)[b * a.lse.stride[0] + h * a.lse.stride[1] + i * a.lse.stride[2]];
+    float lse = ((const float *)a.lse.data)[at(a.lse, b, h, i)];
     float delta = ((const float *)a.delta)[(b * a.heads + h) * a.queries + i];
     return { lse == -INFINITY ? INFINITY : lse * (float)LOG2_E, delta };
 }
@@ -39,18 +37,25 @@ __device__ inline void turn_pair(const tsi_cuda_attend_args &a, float &s, float 
     dp = s * (dp - known.delta) * (float)a.scale;
 }
 
-template <typename H>
-__device__ inline void store_two(const tsi_cuda_heads &x, int64_t at, float low, float high)
+/* A warp's 16 rows of sums that are f32 in memory, from row `first` of head h on, as they are;
+ * those from `end` on do not exist. */
+template <int D>
+__device__ inline void load_sums(const tsi_cuda_heads &x, float (&sum)[1][D / 8][4], int64_t b,
+                                 int64_t h, int64_t first, int64_t end)
 {
-    if (x.dtype == TS_DTYPE_F32) {
-        ((float *)x.data)[at] = low;
-        ((float *)x.data)[at + 1] = high;
-    } else {
-        *(uint32_t *)((uint16_t *)x.data + at) = H::pair(low, high);
+    int lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t i = first + lane / 4 + half * 8;
+        if (i >= end) continue;
+        const float *from = (const float *)x.data + at(x, b, h, i) + column;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            sum[0][n][half * 2] = from[n * 8], sum[0][n][half * 2 + 1] = from[n * 8 + 1];
     }
 }
 
-/* A warp's 16 rows of sums, from row `first` of head h on; those from `end` on do not exist. */
+/* And from the registers to memory. */
 template <typename H, int D>
 __device__ inline void store_sums(const tsi_cuda_heads &x, const float (&sum)[1][D / 8][4],
                                   int64_t b, int64_t h, int64_t first, int64_t end)
@@ -60,10 +65,10 @@ __device__ inline void store_sums(const tsi_cuda_heads &x, const float (&sum)[1]
     for (int half = 0; half < 2; half++) {
         int64_t i = first + lane / 4 + half * 8;
         if (i >= end) continue;
-        int64_t at = b * x.stride[0] + h * x.stride[1] + i * x.stride[2] + column;
+        int64_t to = at(x, b, h, i) + column;
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
-            store_two<H>(x, at + n * 8, sum[0][n][half * 2], sum[0][n][half * 2 + 1]);
+            store_two<H>(x, to + n * 8, sum[0][n][half * 2], sum[0][n][half * 2 + 1]);
     }
 }
 
@@ -91,6 +96,7 @@ template <typename H, int D> __device__ void queries(const tsi_cuda_attend_args 
     const known_of known[2] = { known_at(a, b, h, mine), known_at(a, b, h, mine + 8) };
     float sum[1][D / 8][4];
     clear(sum);
+    if (a.adds) load_sums<D>(a.dq, sum, b, h, first + row, a.queries);
 
     fetch_rows<D, M, THREADS>(rows, head_of(a.q, b, h), a.q.stride[2], first, a.queries);
     fetch_rows<D, M, THREADS>(grads, head_of(a.d_out, b, h), a.d_out.stride[2], first, a.queries);
