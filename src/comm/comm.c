@@ -14,6 +14,7 @@
 #include "base/intmath.h"
 #include "base/log.h"
 #include "comm/slots.h"
+#include "device/moments.h"
 
 /* ---- the world's slot ------------------------------------------------------------------------ */
 
@@ -260,6 +261,7 @@ ts_status tsi_comm_recover(ts_rank *rank)
     forget_errors(comm); /* first: what ends now must not fail the rank again */
     rank->on_error = NULL;
     (void)come_to_rest(comm);
+    tsi_moments_settle(rank);      /* streams of communication end */
     tsi_error_clear(&rank->error); /* what others told it was of this epoch, too */
     rank->on_error = comm_on_error;
     tsi_batch_drop(comm);
@@ -326,6 +328,7 @@ static tsi_host host = {
     .status_meaning = ts_status_meaning,
     .work_conclude = tsi_work_conclude,
     .rank_failed = rank_failed,
+    .work_moment = tsi_work_moment,
 };
 
 static void host_complete(void)

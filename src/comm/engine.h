@@ -114,6 +114,11 @@ typedef struct tsi_work {
     void *engine_state;
     int64_t engine_word[4];
     int64_t bytes_read; /* exchange: counted as received, and read by the caller where they lie */
+    /* Of memory that is not the host's, while a trace is taken (device/moments.h): when the bytes
+     * begin to move in a stream, and when they have (tsi_host.work_moment). */
+    bool timed;
+    tsi_stream *moved_in;
+    tsi_device_event *moment[2];
 } tsi_work;
 
 /* ---- a part of an exchange ------------------------------------------------------------------- */
@@ -164,6 +169,9 @@ typedef struct tsi_host {
     /* Fails a rank from any thread, while it is not closed: its next call or wait for its queue
      * ends with the sentence. False: no memory. */
     bool (*rank_failed)(ts_rank *rank, ts_status status, int64_t culprit, const char *sentence);
+    /* The bytes of a work move behind what the stream has; called once more: they have. From any
+     * thread, before DONE. */
+    void (*work_moment)(tsi_work *work, tsi_stream *stream);
 } tsi_host;
 
 typedef struct tsi_engine_options {

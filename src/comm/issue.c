@@ -259,6 +259,7 @@ static ts_status enter_queue(tsi_work *work)
     if (!mine) return ts_rank_status(work->rank);
     if (!world->engine->direct) (void)tsi_helpers_start(&world->helpers);
     work->in_order = world->engine->direct || world->helpers.count > 0;
+    work->timed = work->rank->moments != NULL;
     tsi_rank_set_current(NULL); /* no memory for an event: the host waits, and nobody fails */
     ts_status status = work->device->event_record(work->device, mine->queue, &work->ready);
     tsi_rank_set_current(work->rank);

@@ -107,6 +107,9 @@ ts_status tsi_work_complete(ts_work *work); /* waits, records the error; does no
 ts_status tsi_work_launch(ts_work *work);   /* start, or run at once when alone */
 /* What the rank's queue has from here on runs when the operation's bytes have moved. Once. */
 void tsi_work_absorb(tsi_work *work);
+/* When its bytes move, and its event as the ring of its rank has it. */
+void tsi_work_moment(tsi_work *work, tsi_stream *stream);
+tsi_event tsi_work_event(const tsi_work *work);
 void tsi_work_forget_all(tsi_comm_rank *comm); /* all in flight are complete */
 void tsi_batch_drop(tsi_comm_rank *comm);      /* frees what was issued and never started */
 /* Status and error record of a work, without marking it done; the event of an asynchronous one

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "comm/again.h"
+#include "device/moments.h"
 
 /* ---- copies of lists ------------------------------------------------------------------------- */
 
@@ -218,12 +219,33 @@ static void go_behind(const tsi_work *work, tsi_device_event *done)
     tsi_rank_set_current(rank);
 }
 
+tsi_event tsi_work_event(const tsi_work *work)
+{
+    tsi_event event;
+    if (tsi_ring_read(work->rank->ring, work->event, &event)) return event;
+    return (tsi_event){ .kind_name = "move", .name = "", .where = "" };
+}
+
+void tsi_work_moment(tsi_work *work, tsi_stream *stream)
+{
+    if (!work->timed) return;
+    bool begins = work->moved_in == NULL;
+    work->moved_in = stream;
+    work->moment[begins ? 0 : 1] = tsi_moment_at(work->device, stream);
+}
+
 void tsi_work_absorb(tsi_work *work)
 {
     const tsi_device *device = work->device;
     if (work->done != NULL) {
         go_behind(work, work->done);
         device->event_destroy(device, work->done);
+    }
+    if (work->moved_in != NULL) {
+        tsi_event event = tsi_work_event(work);
+        tsi_moment_add(work->rank, work->moved_in, work->moment, &event);
+        work->moved_in = NULL;
+        work->moment[0] = work->moment[1] = NULL;
     }
     if (work->ready != NULL) device->event_destroy(device, work->ready);
     work->ready = work->done = NULL;

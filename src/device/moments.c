@@ -25,7 +25,7 @@ typedef struct tsi_moments {
 } tsi_moments;
 
 /* No memory for a mark fails no rank. */
-static tsi_device_event *mark(const tsi_device *device, tsi_stream *stream)
+tsi_device_event *tsi_moment_at(const tsi_device *device, tsi_stream *stream)
 {
     tsi_device_event *event = NULL;
     ts_rank *rank = tsi_rank_current();
@@ -96,7 +96,7 @@ ts_status tsi_moments_begin(ts_rank *rank)
     if (!m) return tsi_fail_memory("the times of a queue", sizeof *m);
     m->device = device;
     m->users = 1;
-    m->anchor = mark(device, mine->queue);
+    m->anchor = tsi_moment_at(device, mine->queue);
     ts_status status = m->anchor ? tsi_rank_device_sync(rank) : TS_OK;
     m->anchor_ns = tsi_clock_ns();
     (void)number_of(m, mine->queue);
@@ -131,22 +131,31 @@ tsi_device_event *tsi_moment_mark(ts_rank *rank, tsi_stream *stream)
     tsi_moments *m = rank ? rank->moments : NULL;
     if (!m || !stream || number_of(m, stream) < 0) return NULL;
     if (m->count == PAIRS) take_oldest(rank, m);
-    return mark(m->device, stream);
+    return tsi_moment_at(m->device, stream);
 }
 
 void tsi_moment_passed(ts_rank *rank, tsi_stream *stream, tsi_device_event *begin,
                        const tsi_event *event)
 {
     if (!begin) return;
+    tsi_device_event *const both[2] = { begin, tsi_moment_at(rank->moments->device, stream) };
+    tsi_moment_add(rank, stream, both, event);
+}
+
+void tsi_moment_add(ts_rank *rank, tsi_stream *stream, tsi_device_event *const both[2],
+                    const tsi_event *event)
+{
     tsi_moments *m = rank->moments;
-    tsi_device_event *end = mark(m->device, stream);
-    if (!end) {
-        drop(m, begin);
+    int32_t number = m ? number_of(m, stream) : -1;
+    if (number < 0 || !both[0] || !both[1]) {
+        const tsi_device *device = tsi_rank_device_of(rank)->device;
+        for (int i = 0; i < 2; i++)
+            if (both[i]) device->event_destroy(device, both[i]);
         return;
     }
     if (m->count == PAIRS) take_oldest(rank, m); /* work inside of this was marked */
     pair *p = &m->pair[(m->first + m->count++) % PAIRS];
-    *p = (pair){ begin, end, *event };
+    *p = (pair){ both[0], both[1], *event };
     p->event.kind = TSI_EVENT_DEVICE;
-    p->event.queue = (uint32_t)number_of(m, stream);
+    p->event.queue = (uint32_t)number;
 }

@@ -9,8 +9,8 @@
  * the host looks at its clock, says what the device's times are on that clock; so no event seems to
  * have begun before it was issued.
  *
- * INV: without a trace rank->moments is NULL, and nothing is marked. Only the rank's thread marks,
- * and never in what is captured. */
+ * INV: without a trace rank->moments is NULL, and nothing is marked. Only the rank's thread keeps
+ * marks, and none is made in what is captured. */
 #ifndef TSI_DEVICE_MOMENTS_H
 #define TSI_DEVICE_MOMENTS_H
 
@@ -31,5 +31,11 @@ tsi_device_event *tsi_moment_mark(ts_rank *rank, tsi_stream *stream);
  * NULL: nothing is done. */
 void tsi_moment_passed(ts_rank *rank, tsi_stream *stream, tsi_device_event *mark,
                        const tsi_event *event);
+
+/* Of work that another thread posts for the rank: a mark, from any thread (NULL: none could be
+ * made); and what lay between two of them, which are taken and may be NULL. */
+tsi_device_event *tsi_moment_at(const tsi_device *device, tsi_stream *stream);
+void tsi_moment_add(ts_rank *rank, tsi_stream *stream, tsi_device_event *const mark[2],
+                    const tsi_event *event);
 
 #endif

@@ -286,7 +286,6 @@ ts_status ts_rank_recover(ts_rank *me)
                         "in it is recovered from behind it");
     }
     (void)tsi_rank_device_sync(me); /* what the queue still has to tell belongs to the past */
-    tsi_moments_settle(me);         /* streams of communication end */
     if (me->error.error.status != TS_OK) {
         tsi_comm_fail(me); /* peers that wait for this rank return, and come here too */
         tsi_error_copy(&me->caught, &me->error);

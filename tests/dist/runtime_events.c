@@ -179,13 +179,12 @@ static void look_at(test *t, bars *b, const ts_json *event)
 }
 
 /* Work of a device has tracks of its own, by its own times: one after another, behind its issue. */
-TS_TEST(trace_has_the_times_of_queues)
+static void look_at_queues(test *t, const char *engine, bars rank[2])
 {
     ts_json_document *document = trace_of(
-        t, TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2, .device = "queue"),
+        t, TS_OPTIONS(ts_world_options, .engine = engine, .rank_count = 2, .device = "queue"),
         products);
     const ts_json *events = ts_json_member(ts_json_root(document), "traceEvents");
-    bars rank[2] = { { 0 } };
     int64_t named = 0;
     for (int64_t i = 0; i < ts_json_count(events); i++) {
         const ts_json *event = ts_json_item(events, i);
@@ -200,8 +199,18 @@ TS_TEST(trace_has_the_times_of_queues)
         TEST_CHECK(t, rank[r].sum_us > 0 && rank[r].sum_us <= rank[r].end_us - rank[r].issue_us[0]);
     }
     TEST_EQ(t, named, 2);
-    TEST_CHECK(t, rank[0].moved + rank[1].moved > 0);
     ts_json_release(document);
+}
+
+/* Moves, too: of ranks that one device has by who came last, by NCCL each rank's own. */
+TS_TEST(trace_has_the_times_of_queues)
+{
+    bars together[2] = { { 0 } }, apart[2] = { { 0 } };
+    look_at_queues(t, "threads", together);
+    TEST_CHECK(t, together[0].moved + together[1].moved > 0);
+    setenv("TESSERA_NCCL", TS_BINARY_DIR "/tests/modules/libnccl_stub.so", 1);
+    look_at_queues(t, "nccl", apart);
+    TEST_CHECK(t, apart[0].moved > 0 && apart[0].moved == apart[1].moved);
 }
 
 /* ---- steps that run again -------------------------------------------------------------------- */

@@ -39,6 +39,7 @@ static void shadow_make(tsi_nccl_op *op)
     shadow->asynchronous = 0; /* its event is the operation's */
     shadow->device = op->rank->nccl->host->cpu;
     shadow->ready = shadow->done = NULL;
+    shadow->timed = false;
     shadow->engine_state = NULL;
     shadow->print.hash = tsi_mix(shadow->print.hash, way);
     memset(shadow->engine_word, 0, sizeof shadow->engine_word);
@@ -253,6 +254,7 @@ static ts_status take_turn(tsi_nccl_op *op)
 {
     const tsi_device *device = op->device;
     TSI_TRY(device->event_wait(device, op->lane->stream, op->work->ready));
+    op->rank->nccl->host->work_moment(op->work, op->lane->stream);
     return device->event_record(device, op->lane->stream, &op->begun);
 }
 
@@ -325,6 +327,7 @@ static bool launch(tsi_nccl_op *op)
         op->stage = TSI_NCCL_MOVE;
         return true;
     }
+    if (status == TS_OK) op->rank->nccl->host->work_moment(op->work, op->lane->stream);
     if (status == TS_OK) status = device->event_record(device, op->lane->stream, &op->event);
     if (status == TS_OK && op->work->in_order) status = detach(op);
     if (status != TS_OK)

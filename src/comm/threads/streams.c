@@ -112,10 +112,8 @@ static ts_status lane_mover(tsi_lane *lane, const tsi_meeting *m, int64_t part, 
 static void passed(ts_rank *rank, const tsi_mover *mover, tsi_device_event *mark,
                    const tsi_work *work)
 {
-    tsi_event event;
     if (mark == NULL) return;
-    if (!tsi_ring_read(work->rank->ring, work->event, &event))
-        event = (tsi_event){ .kind_name = "move", .name = "", .where = "" };
+    tsi_event event = tsi_work_event(work);
     tsi_moment_passed(rank, mover->stream, mark, &event);
 }
 
