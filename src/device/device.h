@@ -107,7 +107,7 @@ typedef struct tsi_device {
     /* Host memory that copies to and from the device need not stage. [tsi_alloc] */
     ts_status (*host_alloc)(const struct tsi_device *device, size_t bytes, void **out);
     void (*host_free)(const struct tsi_device *device, void *memory, size_t bytes);
-    /* Whether `copy` and `fold` of this device read the other's memory. [the same device alone] */
+    /* Whether `copy` and `fold` of this device read another's memory. [they read any's] */
     bool (*reach)(const struct tsi_device *device, const struct tsi_device *other);
     /* Microseconds between two events of event_mark that have passed. [not measured] */
     ts_status (*event_time)(const struct tsi_device *device, tsi_device_event *from,
@@ -209,6 +209,10 @@ const tsi_device *tsi_world_device(ts_world *world);
 bool tsi_world_describes(ts_world *world); /* its device is `none` */
 /* Do all ranks of this process compute in the same memory: that of the host, or of one device? */
 bool tsi_world_has_one_memory(ts_world *world);
+/* Do copies and folds of a device read the other's memory; and those of every rank of this process
+ * that of every other? */
+bool tsi_device_reaches(const tsi_device *device, const tsi_device *other);
+bool tsi_world_reaches(ts_world *world);
 /* The rank's, made on first use on its thread. NULL: recorded. */
 const tsi_rank_device *tsi_rank_device_of(ts_rank *rank);
 /* The host waits for the rank's queue: after it, host memory that copy_out named is filled, and

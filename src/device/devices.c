@@ -149,6 +149,24 @@ bool tsi_world_has_one_memory(ts_world *world)
     return one;
 }
 
+bool tsi_device_reaches(const tsi_device *device, const tsi_device *other)
+{
+    return other == device || other->host_readable || !device->reach ||
+           device->reach(device, other);
+}
+
+bool tsi_world_reaches(ts_world *world)
+{
+    int64_t count = 1; /* of devices: then it is the first one's turn again */
+    while (count < world->local_count && device_of(world->rank[count]) != device_of(world->rank[0]))
+        count++;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t k = 0; k < count; k++)
+            if (!tsi_device_reaches(device_of(world->rank[i]), device_of(world->rank[k])))
+                return false;
+    return true;
+}
+
 static void *rank_device_create(ts_rank *rank)
 {
     tsi_rank_device *mine = tsi_calloc(1, sizeof *mine);

@@ -64,12 +64,17 @@ static void number_ranks(ts_world *world, const tsi_settings *settings)
     }
 }
 
-/* Processes cannot read each other's device memory, so there nccl comes between by itself: with its
- * library, or by way of the host. */
+/* Processes cannot read each other's device memory, nor do all devices of one process, so there
+ * nccl comes between by itself: with its library, or by way of the host. */
 static bool needs_nccl(ts_world *world, const tsi_settings *settings)
 {
-    bool far = settings->engine == TSI_ENGINE_MPI && !tsi_world_device(world)->host_readable;
-    return settings->nccl || far;
+    if (settings->nccl || tsi_world_device(world)->host_readable) return settings->nccl;
+    if (settings->engine != TSI_ENGINE_THREADS) return settings->engine == TSI_ENGINE_MPI;
+    bool reaches = tsi_world_reaches(world);
+    if (!reaches)
+        tsi_log(TSI_LOG_INFO, "devices of kind %s do not reach each other's memory",
+                tsi_world_device(world)->kind);
+    return !reaches;
 }
 
 static ts_status open_engine(ts_world *world, const tsi_settings *settings)

@@ -24,7 +24,27 @@ static void add_second(void)
     if (tsi_device_add(&second) != TS_OK) abort();
 }
 
+/* Two that do not read each other's memory. */
+static bool reaches_itself(const tsi_device *device, const tsi_device *other)
+{
+    return device == other;
+}
+
+static void add_apart(void)
+{
+    static tsi_device apart[2];
+    for (int i = 0; i < 2; i++) {
+        apart[i] = *tsi_device_find("queue");
+        apart[i].name = i ? "apart:1" : "apart:0";
+        apart[i].kind = "apart";
+        apart[i].ordinal = i;
+        apart[i].reach = reaches_itself;
+        if (tsi_device_add(&apart[i]) != TS_OK) abort();
+    }
+}
+
 typedef struct scene {
+    const char *engine; /* that ran */
     int32_t ordinal[RANKS];
     double sum[RANKS];
 } scene;
@@ -36,6 +56,7 @@ static ts_status play(ts_rank *me, void *argument)
     const tsi_rank_device *mine = tsi_rank_device_of(me);
     if (!mine) return ts_rank_status(me);
     s->ordinal[index] = mine->device->ordinal;
+    if (index == 0) s->engine = ts_world_engine(ts_rank_world(me));
     ts_tensor *x = ts_ones(ts_mesh_create(me, "x=*"), TS_DTYPE_F32, TS_SHAPE(64, 8), "S(0)");
     (void)ts_tensor_item(ts_sum(x, NULL, 0, 0), &s->sum[index]);
     return ts_rank_status(me);
@@ -45,7 +66,7 @@ static void perform(test *t, scene *s, const char *engine, const char *device)
 {
     char error[1024] = "";
     ts_world_options options = TS_INIT(ts_world_options);
-    *s = (scene){ { 0 }, { 0 } };
+    *s = (scene){ NULL, { 0 }, { 0 } };
     options.engine = engine;
     options.device = device;
     options.rank_count = RANKS;
@@ -68,6 +89,23 @@ TS_TEST(device_ranks_take_devices_in_turn)
         perform(t, &s, engines[e], "queue:1");
         for (int i = 0; i < RANKS; i++)
             TEST_EQ(t, s.ordinal[i], 1);
+    }
+}
+
+/* NCCL comes between, with its library or by way of the host; on one of them nothing is needed. */
+TS_TEST(device_ranks_that_do_not_reach_each_other)
+{
+    static scene s;
+    add_apart();
+    for (int stub = 0; stub < 2; stub++) {
+        const char *library = stub ? TS_BINARY_DIR "/tests/modules/libnccl_stub.so" : "";
+        setenv("TESSERA_NCCL", library, 1);
+        perform(t, &s, "threads", "apart");
+        TEST_TEXT(t, s.engine, "nccl");
+        for (int i = 0; i < RANKS; i++)
+            TEST_EQ(t, s.ordinal[i], i % 2);
+        perform(t, &s, "threads", "apart:1");
+        TEST_TEXT(t, s.engine, "threads");
     }
 }
 

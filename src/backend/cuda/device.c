@@ -299,7 +299,8 @@ static bool reach(const tsi_device *device, const tsi_device *other)
     tsi_cuda *cuda = tsi_cuda_of(device), *peer = tsi_cuda_of(other);
     int can = 0;
     CUresult result = tsi_cu.device_can_reach(&can, cuda->handle, peer->handle);
-    if (result != CUDA_SUCCESS || !can || tsi_cuda_enter(cuda) != TS_OK) return false;
+    if (result != CUDA_SUCCESS || !can) return false;
+    if (tsi_cuda_enter(peer) != TS_OK || tsi_cuda_enter(cuda) != TS_OK) return false;
     result = tsi_cu.context_reach(peer->context, 0);
     return result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }

@@ -51,10 +51,8 @@ static ts_status mover_open(tsi_mover *mover, const tsi_device *device)
 /* Its kernels read and write memory of this device, too. */
 static ts_status reaches(const tsi_mover *mover, const tsi_device *other)
 {
-    const tsi_device *device = mover->device;
-    if (other == device || other->host_readable || device->reach == NULL) return TS_OK;
-    if (device->reach(device, other)) return TS_OK;
-    return TSI_FAIL(TS_ERR_MISSING, "comm: %s has no way to memory of %s", device->name,
+    if (tsi_device_reaches(mover->device, other)) return TS_OK;
+    return TSI_FAIL(TS_ERR_MISSING, "comm: %s has no way to memory of %s", mover->device->name,
                     other->name);
 }
 
