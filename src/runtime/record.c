@@ -85,7 +85,7 @@ static double kernel_us(tsi_recording *r)
     if (r->flops_us <= 0 || !state || !list) return -1;
     for (int64_t i = 0; i < r->touch_count; i++)
         if (r->touch[i].how < TSI_FREES) bytes += (double)list->value[r->touch[i].value].bytes;
-    r->flops = state->flops;
+    r->flops = state->flops_here;
     double arithmetic = (r->flops - before) / r->flops_us, memory = bytes / r->bytes_us;
     return arithmetic > memory ? arithmetic : memory;
 }
@@ -95,13 +95,15 @@ void tsi_record_kernels(tsi_recording *r, double flops_per_second, double bytes_
     const tsi_op_state *state = tsi_op_state_of(r->rank);
     r->flops_us = flops_per_second * 1e-6;
     r->bytes_us = bytes_per_second * 1e-6;
-    r->flops = state ? state->flops : 0;
+    r->flops = state ? state->flops_here : 0;
 }
 
 void tsi_recording_write_freed(tsi_recording *r)
 {
+    char place[TSI_RECORDING_NAME];
     tsi_action release = TSI_ACTION_INIT(TSI_ACTION_RELEASE);
     if (r->freed_count == 0) return;
+    tsi_recording_place(r->rank, place, &release);
     if (r->status == TS_OK)
         tsi_recording_fail(r, tsi_step_append(r->step, r->rank->index, &release, r->freed,
                                               (int32_t)r->freed_count));

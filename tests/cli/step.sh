@@ -40,6 +40,14 @@ succeeds "whose rooms are known" step check "$work/e.txt"
 succeeds "many ranks" \
     step record "$work/tiny.ini" --mesh "replicate=1024, tp=4" --set train.batch=8192 --out "$work/w.txt"
 succeeds "are checked as one" step check "$work/w.txt"
+product_us() { sed -n 's/^operator lm_head:linear .* us=\([0-9.]*\).*/\1/p' "$1" | head -n 1; }
+for mesh in fsdp=1 fsdp=4; do
+    step record "$work/tiny.ini" --mesh "$mesh" --set model.hidden=512 --gbytes 100000 --out "$work/$mesh.txt" \
+        > "$work/said.txt"
+done
+succeeds "a rank's products take a rank's share of the time" \
+    awk -v one="$(product_us "$work/fsdp=1.txt")" -v four="$(product_us "$work/fsdp=4.txt")" \
+    'BEGIN { exit !(four > 0 && one > 3.9 * four && one < 4.1 * four) }'
 succeeds "a summary" step show "$work/a.txt" --json
 succeeds "a drawing" step draw "$work/a.txt" --svg "$work/a.svg"
 succeeds "in the terminal" step draw "$work/p.txt"

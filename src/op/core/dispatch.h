@@ -75,7 +75,8 @@ typedef struct tsi_op_state { /* of one rank, in TSI_SLOT_OP */
      */
     uint64_t tick_base, tick_limit, tick_rate; /* rate: ns * 2^32 for one tick */
     int64_t tick_ns;
-    double flops;                    /* of calls in a world without data */
+    double flops, flops_here;        /* of calls in a world without data: of all ranks together; of
+                                        this rank's blocks */
     void *defaults[TSI_OP_ID_COUNT]; /* attributes of calls by name where none are said; NULL: not
                                         read yet */
 } tsi_op_state;

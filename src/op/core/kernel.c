@@ -96,6 +96,12 @@ static ts_status run_dry(const tsi_kernel_io *io)
     return verdict == TSI_KERNEL_DECLINED ? TS_OK : (ts_status)verdict;
 }
 
+static void see_block(const tsi_block *block, ts_meta *meta)
+{
+    if (meta->dtype == TS_DTYPE_NONE || block->ndim != meta->shape.ndim) return;
+    memcpy(meta->shape.extent, block->extent, sizeof meta->shape.extent);
+}
+
 static void count_flops(const tsi_kernel_io *io, tsi_op_state *state)
 {
     ts_meta in[TSI_INPUT_MAX], out[TSI_OUTPUT_MAX];
@@ -105,6 +111,11 @@ static void count_flops(const tsi_kernel_io *io, tsi_op_state *state)
         out[o] = *io->out[o].global;
     tsi_op_call call = { io->op, io->attributes, in, out, io->input_count, io->output_count };
     state->flops += io->op->flops(&call);
+    for (int32_t i = 0; i < io->input_count; i++)
+        see_block(&io->in[i].block, &in[i]);
+    for (int32_t o = 0; o < io->output_count; o++)
+        see_block(&io->out[o].block, &out[o]);
+    state->flops_here += io->op->flops(&call);
 }
 
 /* Instead of every kernel where there is no data: it knows what it would have computed, and what
