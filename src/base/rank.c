@@ -239,15 +239,30 @@ ts_rank *ts_rank_current(void)
     return tsi_attached;
 }
 
+static void be_at(ts_rank *rank, const char *place)
+{
+    rank->where = place;
+    rank->placed = 1;
+}
+
 void ts_here_literal(const char *place)
 {
-    if (tsi_attached != NULL && place != NULL) tsi_attached->where = place;
+    if (tsi_attached != NULL && place != NULL) be_at(tsi_attached, place);
 }
 
 void(ts_here)(const char *place)
 {
     if (tsi_attached != NULL && place != NULL)
-        tsi_attached->where = tsi_place_of(tsi_attached, place);
+        be_at(tsi_attached, tsi_place_of(tsi_attached, place));
+}
+
+const char *tsi_here_within(const char *place)
+{
+    if (tsi_attached == NULL || tsi_attached->placed) return NULL;
+    while (strncmp(place, "../", 3) == 0) /* as a build below the sources calls them */
+        place += 3;
+    tsi_attached->where = place;
+    return NULL;
 }
 
 int64_t ts_world_size(const ts_world *world)

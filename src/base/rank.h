@@ -87,6 +87,7 @@ struct ts_rank {
     pthread_t thread;   /* attached thread, if attached */
     _Atomic int32_t attached;
     int32_t dry;    /* a kernel takes its scratch and computes nothing (tsi_dry) */
+    int32_t placed; /* a program has said where it is: places of the library's own count no more */
     int32_t traced; /* so many want the events that are not always kept (ts_rank_trace_begin) */
     struct tsi_moments *moments; /* when work of its queues ran; NULL: nobody wants it, or none */
     tsi_observers observers;
@@ -112,6 +113,9 @@ static inline void tsi_tell(ts_rank *rank, tsi_news news, void *what)
 
 /* The text as one that lives as long as the rank; equal texts are one pointer. (place.c) */
 const char *tsi_place_of(ts_rank *rank, const char *text);
+/* The place of a call of the library's own, a literal, for the rank of this thread: it counts until
+ * a program says where it is. NULL, which is no place (TS_HERE in nn/module.h). */
+const char *tsi_here_within(const char *place);
 void tsi_places_destroy(tsi_places *places);
 
 /* Fails the rank, if it is healthy, with a copy of the record. Only its own thread calls it. */

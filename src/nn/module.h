@@ -14,6 +14,12 @@
 #include "autograd/tape.h"
 #include "tessera/nn.h"
 
+/* Modules, and what is made of them, say where they call, and by (void)TS_HERE what they do without
+ * a call: of ranks that no program's code runs on, as those of a configuration, nothing else is
+ * known. */
+#undef TS_HERE
+#define TS_HERE tsi_here_within(__FILE__ ":" TS_TEXT_OF(__LINE__))
+
 enum { TSI_PARAM_NAME_MAX = 256 }; /* bytes of a full name, with its end */
 
 /* The one body of a parameter. `value` is the stored shard and authoritative; its gradient is that

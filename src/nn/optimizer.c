@@ -285,6 +285,7 @@ static ts_status grad_of(ts_tensor *param, ts_tensor **out)
 
 static ts_status settle_all(ts_optimizer *o)
 {
+    (void)TS_HERE;
     for (int64_t i = 0; i < o->count; i++) {
         ts_tensor *grad;
         TSI_TRY(grad_of(o->slot[i].param, &grad));
@@ -472,6 +473,7 @@ static ts_status update_group(ts_optimizer *o, int64_t of, bool controlled, tsi_
 static ts_status update(ts_optimizer *o, bool controlled)
 {
     int64_t done = 0, count = 0;
+    (void)TS_HERE;
     for (int64_t g = 0; g < o->group_count; g++, done += count)
         TSI_TRY(update_group(o, g, controlled, o->item + done, &count));
     TSI_TRY(host_does(o, count_step)); /* a step that failed is no step */

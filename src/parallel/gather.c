@@ -192,14 +192,17 @@ static ts_status look_at_rest(tsi_unit *u)
 
 static ts_status gather_by_round(tsi_unit *u)
 {
+    const char *where = u->rank->where;
     ts_scope scope = open_scope(u, "gather");
     ts_status status = tsi_unit_join(u);
+    (void)TS_HERE;
     if (status == TS_OK) status = exchange(u, u->list, u->list + u->count);
     for (int64_t i = 0; status == TS_OK && i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         if (p->slice) p->other = tsi_param_shown(p);
         if (p->slice && !p->other) status = ts_rank_status(u->rank);
     }
+    u->rank->where = where;
     ts_scope_close(scope);
     return status;
 }

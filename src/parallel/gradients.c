@@ -259,12 +259,14 @@ static ts_status reduce_by_list(tsi_unit *u)
 
 static ts_status reduce(tsi_unit *u)
 {
-    const char *label = u->rank->label;
+    const char *label = u->rank->label, *where = u->rank->where;
     bool done = false;
     u->rank->label = u->label; /* sums are the unit's, whosever turn it is */
+    (void)TS_HERE;
     ts_status status = u->all ? reduce_prepared(u, &done) : TS_OK;
     if (status == TS_OK && !done) status = reduce_by_list(u);
     u->rank->label = label;
+    u->rank->where = where;
     return status;
 }
 

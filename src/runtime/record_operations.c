@@ -338,6 +338,7 @@ static bool wait_in_round(tsi_recording *r, const void *work)
     if (r->told || i == r->issued_count) return false;
     tsi_pending wait = { .value = -1, .works = tsi_recording_works(r), .wait_of = i };
     wait.action = TSI_ACTION_INIT(TSI_ACTION_WAIT);
+    wait.action.place = r->issued[i].action.place; /* it is waited for where it is begun */
     r->issued[i].work = NULL;
     r->issued[i].waited = true;
     tsi_recording_fail(r, add_pending(r, &wait));
@@ -347,11 +348,13 @@ static bool wait_in_round(tsi_recording *r, const void *work)
 void tsi_recording_hear_wait(void *context, void *what)
 {
     tsi_recording *r = context;
+    char place[TSI_RECORDING_NAME];
     if (wait_in_round(r, what)) return;
     tsi_recording_catch_up(r);
     for (int64_t i = 0; i < r->issued_count; i++) {
         if (r->issued[i].work != what) continue;
         tsi_action wait = TSI_ACTION_INIT(TSI_ACTION_WAIT);
+        tsi_recording_place(r->rank, place, &wait);
         tsi_recording_touch_value(r, r->issued[i].value, TSI_READS);
         tsi_recording_append(r, &wait);
         memmove(&r->issued[i], &r->issued[i + 1],

@@ -74,6 +74,11 @@ refuses "a circle of sends that meet" "deadlock: " step check "$work/circle.txt"
 refuses "and it cannot be drawn" "deadlock" step draw "$work/circle.txt" --meeting
 sed 's/^wait reads=move.*//' "$work/b.txt" > "$work/nowait.txt"
 refuses "waits that are gone" "race: " step check "$work/nowait.txt"
+step check "$work/nowait.txt" | grep "^race: " > "$work/races.txt"
+succeeds "every finding has both places in the source" \
+    awk '{ if (split($0, part, " at src/[a-z]*/[a-z_]*[.]c:[0-9]+ ") != 3) exit 1 }' "$work/races.txt"
+succeeds "the model's and the unit's" grep -q \
+    "embedding at src/model/[a-z]*[.]c:[0-9]* (.* reads move.4 while .* at src/parallel/gather.c:" "$work/races.txt"
 sed 's/^operator/opperator/' "$work/a.txt" > "$work/word.txt"
 refuses "a word that is none" "did you mean 'operator'" step check "$work/word.txt"
 refuses "a file that is none" "cannot be opened" step check "$work/none.txt"

@@ -47,6 +47,22 @@ static void count_telling(ts_rank *rank, const ts_error *error)
     told += rank->index == error->rank ? 1 : 100;
 }
 
+TS_TEST(places_within_the_library_count_until_a_program_has_one)
+{
+    ts_world *world;
+    TEST_OK(t, tsi_world_make(1, 1, 0, 16, &world));
+    const ts_rank *me = world->rank[0];
+    tsi_rank_set_current(world->rank[0]);
+    TEST_CHECK(t, tsi_here_within("../../src/model/part.c:3") == NULL);
+    TEST_TEXT(t, me->where, "src/model/part.c:3");
+    ts_here_literal("mine.c:12");
+    (void)tsi_here_within("src/model/part.c:4");
+    TEST_TEXT(t, me->where, "mine.c:12");
+    tsi_rank_set_current(NULL);
+    TEST_CHECK(t, tsi_here_within("src/model/part.c:5") == NULL);
+    tsi_world_unmake(world);
+}
+
 TS_TEST(rank_keeps_the_first_error)
 {
     ts_world *world;
