@@ -13,6 +13,15 @@ int step_read(const char *command, const char *path, ts_program **out)
                                                : cli_fail_usage(command, "%s", ts_last_error());
 }
 
+static bool read_costs(const char *name, int32_t *out)
+{
+    static const char *const names[] = { "links", "v100", "a100", "h100", "b200" }; /* ts_costs */
+    enum { COUNT = sizeof names / sizeof names[0] };
+    for (*out = 0; name != NULL && *out < COUNT && strcmp(name, names[*out]) != 0;)
+        ++*out;
+    return *out < COUNT;
+}
+
 int step_costs_of(const char *command, const step_costs *given, ts_program_costs *out)
 {
     char *end = NULL;
@@ -22,6 +31,9 @@ int step_costs_of(const char *command, const step_costs *given, ts_program_costs
     ts_topology known;
     if (given->topology != NULL && ts_topology_load(given->topology, &known) != TS_OK)
         return cli_fail_usage(command, "--topology: %s", ts_last_error());
+    if (!read_costs(given->collectives, &out->collectives))
+        return cli_fail_usage(command, "--costs: expected links, v100, a100, h100 or b200, not %s",
+                              given->collectives);
     if (given->compute == NULL) return -1;
     out->compute_us = strtod(given->compute, &end);
     if (end != given->compute && *end == '\0' && out->compute_us > 0 && out->compute_us < 1e12)

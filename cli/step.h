@@ -14,11 +14,14 @@ typedef struct step_bars { /* of one program, with its times */
 
 /* Options of costs that several subjects take. */
 typedef struct step_costs {
-    const char *topology, *compute;
+    const char *topology, *compute, *collectives;
     bool meeting;
 } step_costs;
 #define STEP_COST_OPTIONS(costs)                                                                   \
     CLI_TEXT("topology", &(costs).topology, "NAME|FILE", "links of the ranks (threads)"),          \
+        CLI_TEXT("costs", &(costs).collectives, "NAME",                                            \
+                 "of collectives: links (of --topology), or as NCCL's model has v100, a100, h100 " \
+                 "or b200, 8 a node"),                                                             \
         CLI_TEXT("compute", &(costs).compute, "US", "of operators that do not say it (1)"),        \
         CLI_FLAG("meeting", &(costs).meeting, "a send ends with its receive; else it is buffered")
 

@@ -42,11 +42,21 @@ typedef struct ts_program_rules {
 typedef void (*ts_program_finding_fn)(const char *kind, const char *text, void *context);
 
 /* ---- times ----------------------------------------------------------------------------------- */
+/* Who says what a collective or a message takes: the links of a topology, or NCCL's own model of a
+ * machine, 8 ranks a node (the least of its algorithms and protocols). */
+typedef enum ts_costs {
+    TS_COSTS_LINKS,
+    TS_COSTS_V100,
+    TS_COSTS_A100,
+    TS_COSTS_H100,
+    TS_COSTS_B200
+} ts_costs;
 typedef struct ts_program_costs {
     size_t struct_size;
     const char *topology; /* preset or file, for what has bytes; NULL: "threads" */
     double compute_us;    /* of an operator that does not say how long it takes; 0: 1 */
-    int32_t meeting, reserved;
+    int32_t meeting;
+    int32_t collectives; /* a ts_costs */
     /* What operations take of a rank's computing while they are under way, 0 to 1: where those who
      * compute move the bytes themselves, on cores that are all busy, one over the threads of a
      * rank. Of ts_program_simulate: orders are weighed without it. */
@@ -93,7 +103,8 @@ typedef struct ts_reorder_options {
     size_t struct_size;
     ts_program_costs costs;   /* whose makespan decides */
     int64_t memory_bytes_max; /* of a rank; 0: what the program itself needs */
-    int64_t bucket_bytes;     /* a bucket has at most so many; 0: by the cost model */
+    int64_t bucket_bytes;     /* a bucket has at most so many; 0: 1 MiB, or what uses 0.9 of
+                               * a machine's bandwidth (costs.collectives) */
     int64_t tries;            /* of the search; 0: 2000 */
     uint64_t seed;
     uint32_t passes; /* TS_PASS_*; 0: all */

@@ -4,8 +4,9 @@
  *
  *   T = base + (k - x) intra + x inter + N / bandwidth
  *
- * N is the whole tensor: what a gather gives, what a reduction takes. Used to compare with what the
- * reference would decide; plans and simulations have a topology (plan/topology.h). */
+ * N is the whole tensor: what a gather gives, what a reduction takes. Programs are simulated and
+ * reordered by it where they are asked to (ts_program_costs.collectives); plans and everything else
+ * have a topology (plan/topology.h). */
 #ifndef TSI_PLAN_COLLECTIVE_COST_H
 #define TSI_PLAN_COLLECTIVE_COST_H
 

@@ -128,6 +128,48 @@ ts_status ts_program_check(const ts_program *program, const ts_program_rules *ru
 
 /* ---- times ----------------------------------------------------------------------------------- */
 
+/* Of a group, as far as its members are equally far apart. */
+static int64_t ranks_on_a_node(const tsi_step_group *group)
+{
+    int64_t apart = group->size > 1 ? (group->high - group->low) / (group->size - 1) : 1;
+    return apart > 0 && apart < TSI_NCCL_NODE ? TSI_NCCL_NODE / apart : 1;
+}
+
+/* A message costs its sender. An exchange says what it receives, which is all but its own part. */
+static double nccl_us(void *context, const tsi_step *step, int64_t rank, const tsi_action *a)
+{
+    const tsi_program_cost *c = context;
+    double bytes = (double)a->bytes;
+    if (a->kind == TSI_ACTION_RECEIVE) return 0;
+    if (a->kind == TSI_ACTION_SEND) {
+        bool near = tsi_step_shown(step, rank) / TSI_NCCL_NODE ==
+                    tsi_step_shown(step, a->peer) / TSI_NCCL_NODE;
+        return tsi_collective_cost_of(c->machine, TSI_COLLECTIVE_MESSAGE, 2, near ? 2 : 1, bytes)
+            .us;
+    }
+    if (tsi_action_class_of(a->kind) != TSI_CLASS_COLLECTIVE) return -1;
+    const tsi_step_group *group = &step->group[a->group];
+    tsi_collective kind = a->kind == TSI_ACTION_GATHER       ? TSI_COLLECTIVE_GATHER
+                          : a->kind == TSI_ACTION_REDUCE     ? TSI_COLLECTIVE_REDUCE
+                          : a->kind == TSI_ACTION_ALL_REDUCE ? TSI_COLLECTIVE_ALL_REDUCE
+                                                             : TSI_COLLECTIVE_ALL_TO_ALL;
+    if (kind == TSI_COLLECTIVE_ALL_TO_ALL && group->size > 1)
+        bytes *= (double)group->size / (double)(group->size - 1);
+    return tsi_collective_cost_of(c->machine, kind, group->size, ranks_on_a_node(group), bytes).us;
+}
+
+static ts_status take_costs(int32_t collectives, tsi_program_cost *out)
+{
+    if (collectives < TS_COSTS_LINKS || collectives > TS_COSTS_B200)
+        return TSI_FAIL(TS_ERR_ARG, "program: collectives of machine %d; TS_COSTS_* go up to %d",
+                        collectives, TS_COSTS_B200);
+    if (collectives == TS_COSTS_LINKS) return TS_OK;
+    out->machine = (tsi_nvidia)(collectives - TS_COSTS_V100);
+    out->cost.of = nccl_us;
+    out->cost.context = out;
+    return TS_OK;
+}
+
 ts_status tsi_program_cost_of(const ts_program_costs *costs, int64_t ranks, tsi_program_cost *out)
 {
     ts_program_costs given = { .struct_size = sizeof given };
@@ -146,7 +188,7 @@ ts_status tsi_program_cost_of(const ts_program_costs *costs, int64_t ranks, tsi_
     double each = given.compute_us > 0 ? given.compute_us : 1;
     for (int32_t k = 0; k < TSI_ACTION_KINDS; k++)
         if (tsi_action_class_of(k) == TSI_CLASS_COMPUTE) out->cost.us[k] = each;
-    return TS_OK;
+    return take_costs(given.collectives, out);
 }
 
 static bool computes(const tsi_action *a)

@@ -358,7 +358,7 @@ typedef struct tsi_step_times {
 /* Fails as the proof does where actions do not pair up or wait for each other in a circle. */
 ts_status tsi_step_simulate(const tsi_step *step, const tsi_step_cost *cost, tsi_step_times *out);
 void tsi_step_times_release(tsi_step_times *times);
-/* What the links take for a collective beside the time of its bytes; 0: not known. */
+/* What a collective takes beside the time of its bytes; 0: not known. */
 double tsi_step_latency_us(const tsi_step_cost *cost, const tsi_step *step,
                            const tsi_action *collective);
 

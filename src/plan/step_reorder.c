@@ -374,6 +374,14 @@ static ts_status reorder(state *s, uint32_t wanted)
     return timed ? run_passes(s, wanted & TS_PASS_SINK) : TS_OK;
 }
 
+/* Nothing is won by buckets of more bytes than make up for the latency. */
+static int64_t bucket_of(const tsi_program_cost *cost, int64_t ranks)
+{
+    if (!cost->cost.of || ranks < 2) return 1 << 20;
+    return (int64_t)tsi_collective_floor(cost->machine, TSI_COLLECTIVE_GATHER, ranks, TSI_NCCL_NODE,
+                                         0.9);
+}
+
 ts_status ts_program_reorder(const ts_program *program, const ts_reorder_options *options,
                              ts_reorder_fn tell, void *context, ts_program **out)
 {
@@ -387,14 +395,14 @@ ts_status ts_program_reorder(const ts_program *program, const ts_reorder_options
         return TSI_FAIL(TS_ERR_ARG, "reorder: passes 0x%x; TS_PASS_* make up 0x%x", given.passes,
                         (unsigned)TS_PASS_ALL);
     state s = { .cap = given.memory_bytes_max,
-                .bucket_bytes = given.bucket_bytes > 0 ? given.bucket_bytes : 1 << 20,
                 .tries = given.tries > 0 ? given.tries : 2000,
                 .random = given.seed + 1,
                 .tell = tell,
                 .context = context };
     *out = NULL;
     ts_status status = tsi_program_cost_of(&given.costs, program->step->rank_count, &s.cost);
-    s.cost.cost.links = &s.cost.links;
+    s.bucket_bytes =
+        given.bucket_bytes > 0 ? given.bucket_bytes : bucket_of(&s.cost, program->step->rank_count);
     if (status == TS_OK) status = tsi_step_narrow(program->step, &s.best);
     if (status == TS_OK) status = reorder(&s, given.passes ? given.passes : TS_PASS_ALL);
     release_times(&s);

@@ -41,7 +41,9 @@ double tsi_step_latency_us(const tsi_step_cost *cost, const tsi_step *step,
 {
     tsi_action empty = *collective;
     empty.bytes = 0;
+    double us = cost->of ? cost->of(cost->context, step, 0, &empty) : -1;
     bool linked = cost->links && cost->links->level_count > 0;
+    if (us >= 0) return us;
     return linked ? collective_us(cost->links, step, &empty) : 0;
 }
 

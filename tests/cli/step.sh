@@ -57,6 +57,8 @@ succeeds "the drawing has an end" grep -q "</svg>" "$work/a.svg"
 succeeds "equal to itself" step diff "$work/a.txt" "$work/a.txt"
 refuses "another model's" "and" step diff "$work/a.txt" "$work/c.txt"
 succeeds "reordered" step reorder "$work/b.txt" --tries 20 --out "$work/r.txt"
+succeeds "by another machine's costs" step reorder "$work/b.txt" --costs h100 --tries 5 --out "$work/h.txt"
+says "of no machine" 2 "--costs: expected links, v100" "$tessera" step show "$work/b.txt" --costs h800
 succeeds "still right" step check "$work/r.txt"
 refuses "a pass that is none" "has an unknown one" step reorder "$work/b.txt" --passes hoist,sort
 step reorder "$work/w.txt" --tries 1 --out "$work/one.txt" > "$work/said.txt"
