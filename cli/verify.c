@@ -53,7 +53,8 @@ int verify_device(const char *command, const char *name)
                  strcmp(name, "cuda") == 0 || strncmp(name, "cuda:", 5) == 0 ||
                  strcmp(name, "auto") == 0;
     if (known) return -1;
-    return cli_fail_usage(command, "--device: expected cpu, cuda, queue or auto, found \"%s\"", name);
+    return cli_fail_usage(command, "--device: expected cpu, cuda, queue or auto, found \"%s\"",
+                          name);
 }
 
 static const cli_subject subjects[] = {

@@ -198,14 +198,14 @@ static tsi_array *moved(const slot *s, tsi_array *state)
     const ts_tensor *param = s->param;
     ts_scope scope = ts_scope_open(param->rank, NULL);
     ts_tensor *old = tensor_of(s, state);
-    ts_tensor *new = old ? (ts_redistribute_to)(old, param->layout->sharding) : NULL;
+    ts_tensor *laid = old ? (ts_redistribute_to)(old, param->layout->sharding) : NULL;
     tsi_array *array = NULL;
-    if (new &&tsi_tensor_ready(new) == TS_OK) {
-        ts_shape shape = tsi_array_shape(new->array);
+    if (laid && tsi_tensor_ready(laid) == TS_OK) {
+        ts_shape shape = tsi_array_shape(laid->array);
         array =
-            tsi_array_create_tagged(param->rank, (ts_dtype) new->dtype, &shape, TSI_TAG_OPTIMIZER);
+            tsi_array_create_tagged(param->rank, (ts_dtype)laid->dtype, &shape, TSI_TAG_OPTIMIZER);
     }
-    if (array && tsi_array_copy(array, new->array) != TS_OK) {
+    if (array && tsi_array_copy(array, laid->array) != TS_OK) {
         tsi_array_release(array);
         array = NULL;
     }

@@ -6,10 +6,10 @@
  *             over all keys before, with sum 1 at the top L
  *             gradients of these keys go home to their owner during the next step, who adds them up
  *             in the order in which members follow him
- *             on devices messages are in queues of the engine and kernels in the rank's: a wait
- * puts one behind the other and holds up no host in place  where the host reads the memory of
- * members nothing travels: one fence before the reading tells where keys lie, one after it lets
- * their owners write there again
+ *             on devices messages are in queues of the engine, kernels in the rank's: a wait puts
+ *             one behind the other, and the host goes on
+ *   in place  where the host reads the memory of members nothing travels: one fence before the
+ *             reading tells where keys lie, one after it lets their owners write there again
  *
  * Offsets at which nobody needs anything take no step. Beside results a rank holds keys and
  * gradients of two members at a time, however many there are.
