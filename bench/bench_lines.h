@@ -6,7 +6,7 @@
 
 #include "cli.h"
 
-enum { BENCH_LINES_MAX = 128 };
+enum { BENCH_LINES_MAX = 256 };
 
 typedef struct bench_line {
     char name[96], unit[16];

@@ -152,7 +152,7 @@ static ts_status check_word(const char *variable, const char *const *words)
 /* What is read where it is used, at a time when nobody could refuse it. */
 static ts_status check_others(void)
 {
-    enum { THREADS_MAX = 1024, WORDS_MAX = 4 };
+    enum { THREADS_MAX = 1024, RUNS_MAX = 1000, WORDS_MAX = 4 };
     static const struct {
         const char *variable, *words[WORDS_MAX]; /* up to NULL */
     } row[] = { { "TESSERA_FALLBACK", { "allow", "warn", "forbid" } },
@@ -168,6 +168,7 @@ static ts_status check_others(void)
     for (size_t i = 0; i < TSI_COUNT_OF(row); i++)
         TSI_TRY(check_word(row[i].variable, row[i].words));
     TSI_TRY(number_from_environment("TESSERA_THREADS", 1, THREADS_MAX, 1, &number));
+    TSI_TRY(number_from_environment("TESSERA_CUDNN_RUNS", 1, RUNS_MAX, 1, &number));
     return number_from_environment("TESSERA_QUEUE_SEED", 0, INT64_MAX, 1, &number);
 }
 

@@ -153,6 +153,8 @@ says "usage" 2 "are needed" op matmul
 says "the table" 0 "matmul" op --list
 
 # ---- the bench ----------------------------------------------------------------------------------------------
+says "bench cuda without a GPU" 0 "add_rms_norm_backward, 1 MiB, 2048 columns" "$tessera" bench cuda --device cpu \
+    --mib 1 --only rms_norm_backward
 says "bench space" 0 "max_pool 3x3, rows over 2 ranks" "$tessera" bench space --seconds 1 --extent 9 --channels 2
 says "bench replay" 0 "a step of 1 x 64 on fsdp=2, replayed" "$tessera" bench replay --seconds 1 --layers 1 \
     --hidden 64 --ranks 2 --mesh fsdp=2
