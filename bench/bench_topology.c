@@ -8,7 +8,8 @@
  *
  *   tiny moves    base, latency, what an all_to_all and an exchange cost more, a local step
  *   large moves   what a byte costs that is received, copied, combined, and a contiguous run
- *   two meshes    latency by the size of the group, where there are enough ranks */
+ *   two meshes    latency by the size of the group, where there are enough ranks
+ *   products      what a rank multiplies meanwhile, f32 and bf16 */
 #include "bench_topology.h"
 
 #include <math.h>
@@ -182,6 +183,53 @@ static void fit(fitting *f)
     apply(f);
 }
 
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef struct product {
+    ts_rank *me;
+    ts_tensor *x, *w;
+} product;
+
+static ts_status multiply_once(void *context, int who)
+{
+    const product *p = context;
+    (void)who;
+    ts_scope scope = ts_scope_open(p->me, "probe");
+    ts_tensor *y = ts_linear(p->x, p->w, NULL);
+    ts_status status = y ? ts_tensor_wait(y) : ts_rank_status(p->me);
+    ts_scope_close(scope);
+    return status;
+}
+
+/* FLOP/s of a rank, in 1e9, while all of them multiply. */
+static ts_status product_rate(ts_rank *me, ts_dtype dtype, double seconds, double *out)
+{
+    enum { SIDE = 512 };
+    ts_scope scope = ts_scope_open(me, "bench");
+    ts_mesh *self = ts_mesh_self(me);
+    product p = { .me = me,
+                  .x = ts_ones(self, dtype, TS_SHAPE(SIDE, SIDE), NULL),
+                  .w = ts_ones(self, dtype, TS_SHAPE(SIDE, SIDE), NULL) };
+    contest race = { .world = ts_group_world(me),
+                     .contenders = 1,
+                     .seconds = seconds,
+                     .context = &p,
+                     .run = multiply_once };
+    contest_times times = { { 0 }, { 0 } };
+    ts_status status = p.x && p.w ? contest_run(&race, &times) : ts_rank_status(me);
+    if (status == TS_OK) *out = 2e-9 * SIDE * SIDE * SIDE / times.median[0];
+    ts_mesh_release(self);
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_status measure_products(ts_rank *me, double seconds, ts_topology *out)
+{
+    ts_status status = product_rate(me, TS_DTYPE_F32, seconds / 2, &out->product_gflops);
+    if (status != TS_OK) return status;
+    return product_rate(me, TS_DTYPE_BF16, seconds / 2, &out->product_half_gflops);
+}
+
 ts_status bench_topology_measure(ts_rank *me, double seconds, ts_topology *out)
 {
     bench_probe probe[PROBES_MAX];
@@ -192,6 +240,7 @@ ts_status bench_topology_measure(ts_rank *me, double seconds, ts_topology *out)
     ts_status status = f.line ? ts_topology_preset("threads", out) : ts_rank_status(me);
     for (size_t i = 0; i < f.count && status == TS_OK; i++)
         status = bench_probe_time(me, &probe[i], seconds / (double)f.count);
+    if (status == TS_OK) status = measure_products(me, seconds / 10, out);
     if (status != TS_OK) return status;
     (void)snprintf(out->name, sizeof out->name, "measured");
     out->hops = TS_HOPS_LOG;

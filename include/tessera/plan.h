@@ -63,6 +63,9 @@ typedef struct ts_topology { /* an open value; begin with a preset and change wh
     ts_topology_axis axis[TS_TOPOLOGY_AXES];
     double local_us; /* of a step that meets nobody */
     double run_us;   /* more, for each of the contiguous runs that a strided block is made of */
+    /* FLOP/s of one rank's products, in 1e9: of f32 (f64: half of it), of 2 bytes. What hides
+     * communication is weighed by them. 0: 20, and those of 2 bytes as f32's. */
+    double product_gflops, product_half_gflops;
 } ts_topology;
 
 /* ---- options -------------------------------------------------------------------------------- */

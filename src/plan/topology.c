@@ -35,6 +35,8 @@ static const ts_topology preset_table[] = {
       .exchange_us = 4.0,
       .copy_gib_s = 1300,
       .reduce_gib_s = 900,
+      .product_gflops = 50000,
+      .product_half_gflops = 600000,
       .hops = TS_HOPS_RING,
       .level_count = 2,
       .level = { { "nvlink", 8, 0.7, 340, 0 }, { "infiniband", 0, 3.5, 43, 0 } } },
@@ -44,6 +46,8 @@ static const ts_topology preset_table[] = {
       .exchange_us = 4.0,
       .copy_gib_s = 1900,
       .reduce_gib_s = 1300,
+      .product_gflops = 50000,
+      .product_half_gflops = 600000,
       .hops = TS_HOPS_RING,
       .level_count = 2,
       .level = { { "nvlink", 8, 0.7, 340, 0 }, { "infiniband", 0, 3.5, 43, 0 } } },
@@ -72,6 +76,7 @@ static const ts_topology preset_table[] = {
       .copy_gib_s = 16,
       .reduce_gib_s = 24,
       .shared_gib_s = 48,
+      .product_gflops = 20,
       .hops = TS_HOPS_FLAT,
       .level_count = 1,
       .level = { { "memory", 0, 0.4, 16, 32 } } },
@@ -113,7 +118,8 @@ ts_status tsi_topology_check(const ts_topology *t)
     if (bad_rate(t->base_us, true) || bad_rate(t->all_to_all_us, true) ||
         bad_rate(t->exchange_us, true) || bad_rate(t->copy_gib_s, true) ||
         bad_rate(t->reduce_gib_s, true) || bad_rate(t->shared_gib_s, true) ||
-        bad_rate(t->local_us, true) || bad_rate(t->run_us, true)) {
+        bad_rate(t->local_us, true) || bad_rate(t->run_us, true) ||
+        bad_rate(t->product_gflops, true) || bad_rate(t->product_half_gflops, true)) {
         return TSI_FAIL(TS_ERR_ARG,
                         "topology '%s': times and rates must be finite and not negative", t->name);
     }
@@ -148,6 +154,14 @@ ts_status tsi_topology_check(const ts_topology *t)
         }
     }
     return TS_OK;
+}
+
+double tsi_topology_flops(const ts_topology *t, ts_dtype dtype)
+{
+    double single = (t->product_gflops > 0 ? t->product_gflops : 20) * 1e3;
+    bool half = ts_dtype_size(dtype) <= 2 && t->product_half_gflops > 0;
+    if (half) return t->product_half_gflops * 1e3;
+    return ts_dtype_size(dtype) == 8 ? single / 2 : single;
 }
 
 uint64_t tsi_topology_hash(const ts_topology *topology)

@@ -75,6 +75,8 @@ static inline bool tsi_links_same_node(const tsi_links *links, int64_t a, int64_
     return links->node == INT64_MAX || a / links->node == b / links->node;
 }
 
+/* What one rank's products of this dtype do in a microsecond. */
+double tsi_topology_flops(const ts_topology *topology, ts_dtype dtype);
 uint64_t tsi_topology_hash(const ts_topology *topology);
 ts_status tsi_topology_check(const ts_topology *topology); /* finite, positive, levels ascending */
 extern const char *const tsi_topology_presets[];           /* NULL-terminated */

@@ -2,7 +2,8 @@
 /* topology_file.c - the JSON form of topologies.
  *
  *   {"name": "my-cluster", "base_us": 9, "all_to_all_us": 2, "exchange_us": 4, "copy_gib_s": 1300,
- *    "reduce_gib_s": 900, "shared_gib_s": 0, "local_us": 0, "run_us": 0, "hops": "ring",
+ *    "reduce_gib_s": 900, "shared_gib_s": 0, "local_us": 0, "run_us": 0, "product_gflops": 50000,
+ *    "product_half_gflops": 600000, "hops": "ring",
  *    "levels": [{"name": "nvlink", "ranks": 8, "latency_us": 0.7, "bandwidth_gib_s": 340,
  *                "total_gib_s": 0},
  *               {"name": "infiniband", "ranks": 0, "latency_us": 3.5, "bandwidth_gib_s": 43}],
@@ -38,13 +39,24 @@ static const field topology_fields[] = {
     { "shared_gib_s", offsetof(ts_topology, shared_gib_s) },
     { "local_us", offsetof(ts_topology, local_us) },
     { "run_us", offsetof(ts_topology, run_us) },
+    { "product_gflops", offsetof(ts_topology, product_gflops) },
+    { "product_half_gflops", offsetof(ts_topology, product_half_gflops) },
 };
-static const char *const topology_names[] = {
-    "name",       "base_us",      "all_to_all_us", "exchange_us",
-    "copy_gib_s", "reduce_gib_s", "shared_gib_s",  "local_us",
-    "run_us",     "hops",         "levels",        "axes",
-    NULL
-};
+static const char *const topology_names[] = { "name",
+                                              "base_us",
+                                              "all_to_all_us",
+                                              "exchange_us",
+                                              "copy_gib_s",
+                                              "reduce_gib_s",
+                                              "shared_gib_s",
+                                              "local_us",
+                                              "run_us",
+                                              "product_gflops",
+                                              "product_half_gflops",
+                                              "hops",
+                                              "levels",
+                                              "axes",
+                                              NULL };
 static const char *const level_names[] = { "name",        "ranks", "latency_us", "bandwidth_gib_s",
                                            "total_gib_s", NULL };
 

@@ -245,11 +245,11 @@ static int32_t taken(test *t, ts_mesh *mesh, const char *attributes, const ts_la
     return summary.algorithm;
 }
 
-/* Devices whose memory the host cannot read have whole products alone, and so have hosts whose BLAS
- * gives rows other bits where they are computed alone. */
+/* Devices whose kernels do not say that rows computed alone have the same bits have whole products
+ * alone, and so have hosts whose BLAS gives them others. */
 static bool has_chunks(const test *t)
 {
-    return tsi_rank_device_of(t->me)->device->host_readable && tsi_kernel_rows_alone(TS_DTYPE_F32);
+    return tsi_kernel_rows_alone(tsi_rank_device_of(t->me)->device, TS_DTYPE_F32);
 }
 
 /* Large products are cut, small ones are not, and whoever says so is heard. */
@@ -275,6 +275,80 @@ TS_TEST_RANKS(chunks_are_chosen_by_cost, 2)
         TEST_EQ(t, bytes, rows * wide * 4);
     }
     ts_mesh_release(mesh);
+}
+
+/* A product is cut where what it hides takes longer than a call more: the faster a rank multiplies,
+ * the less that is. */
+TS_TEST_RANKS(chunks_are_weighed_by_the_rate_of_products, 2)
+{
+    if (!has_chunks(t)) return;
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=2");
+    ts_topology before, other;
+    TEST_OK(t, ts_topology_of(ts_rank_world(t->me), &before));
+    ts_tensor *xk = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(256, 768), "S(1)");
+    ts_tensor *wk = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(256, 768), "S(1)");
+    const ts_layout *in[] = { ts_tensor_layout(xk), ts_tensor_layout(wk) };
+    for (int fast = 0; fast < 2; fast++) {
+        int64_t bytes;
+        other = before;
+        other.product_gflops = fast ? 1e6 : 1;
+        TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+        if (t->index == 0 || !tsi_group_lends(ts_group_world(t->me)))
+            TEST_OK(t, ts_topology_set(ts_rank_world(t->me), &other));
+        TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+        TEST_EQ(t, taken(t, mesh, "{\"scatter\": 0}", in, &bytes), fast ? 1 : 2);
+    }
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    if (t->index == 0 || !tsi_group_lends(ts_group_world(t->me)))
+        TEST_OK(t, ts_topology_set(ts_rank_world(t->me), &before));
+    ts_mesh_release(mesh);
+}
+
+typedef struct on_device {
+    test *t;
+    int64_t ranks;
+} on_device;
+
+static ts_status compare_there(ts_rank *me, void *argument)
+{
+    const on_device *d = argument;
+    test mine = *d->t;
+    mine.me = me;
+    mine.index = ts_rank_index(me);
+    mine.count = d->ranks;
+    char text[16];
+    (void)snprintf(text, sizeof text, "tp=%d", (int)d->ranks);
+    ts_mesh *mesh = ts_mesh_create(me, text);
+    int64_t bytes, rows = 64 * d->ranks;
+    ts_tensor *xk = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(rows, 768), "S(1)");
+    ts_tensor *wk = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(768, 768), "S(1)");
+    const ts_layout *in[] = { ts_tensor_layout(xk), ts_tensor_layout(wk) };
+    if (has_chunks(&mine))
+        TEST_EQ(&mine,
+                taken(&mine, mesh, "{\"scatter\": 0, \"algorithm\": \"chunks\"}", in, &bytes), 2);
+    for (int number = 0; number < 4; number++) {
+        setting s = { .mesh = mesh, .n = d->ranks, .dtype = TS_DTYPE_F32 };
+        s.weights = number ? number : 1;
+        s.scatters = number == 0;
+        compare(&mine, &s);
+    }
+    ts_mesh_release(mesh);
+    return ts_rank_status(me);
+}
+
+/* Behind queues rows travel by exchanges, a chunk ahead of the products. */
+TS_TEST(chunks_on_a_device)
+{
+    for (int64_t ranks = 2; ranks <= 3; ranks++) {
+        char error[1024] = "";
+        on_device d = { t, ranks };
+        ts_world_options options = TS_INIT(ts_world_options);
+        options.engine = "threads";
+        options.device = "queue";
+        options.rank_count = ranks;
+        ts_status status = ts_launch_with(&options, compare_there, &d, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "%lld ranks: %s", (long long)ranks, error);
+    }
 }
 
 /* Whoever writes x after the call waits for those who read it where it lies. */

@@ -72,10 +72,10 @@ ts_status tsi_kernels_add(const tsi_kernels *kernels)
                     KINDS_MAX);
 }
 
-bool tsi_kernel_rows_alone(ts_dtype dtype)
+bool tsi_kernel_rows_alone(const tsi_device *device, ts_dtype dtype)
 {
-    const tsi_kernels *host = kernels_of_kind(tsi_device_host()->kind);
-    return host && host->rows_alone && host->rows_alone(dtype);
+    const tsi_kernels *kernels = kernels_of(device);
+    return kernels && kernels->rows_alone && kernels->rows_alone(dtype);
 }
 
 bool tsi_kernel_is_dry(const tsi_op_desc *op)

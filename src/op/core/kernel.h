@@ -84,8 +84,8 @@ typedef struct tsi_kernels {
      * same to the same blocks without asking how; or TSI_KERNEL_DECLINED. It touches nothing yet.
      */
     ts_status (*keep)(tsi_kernel_fn kernel, const tsi_kernel_io *io, tsi_kept_work *out);
-    /* (optional) Of devices of the host: have rows of a product of this dtype, computed alone, the
-     * bits they have in the whole? In pieces as chunks.h cuts them. */
+    /* (optional) Have rows of a product of this dtype, computed alone, the bits they have in the
+     * whole? In pieces as chunks.h cuts them. */
     bool (*rows_alone)(ts_dtype dtype);
 } tsi_kernels;
 /* The places of a table by names: .op[TSI_OP_NUMBER_softmax], .list[TSI_LIST_NUMBER_sgd]. */
@@ -115,8 +115,8 @@ ts_status tsi_kernels_add(const tsi_kernels *kernels);
 /* The kernel of a device; NULL: none, the host's reference runs. */
 tsi_kernel_fn tsi_kernel_of(const tsi_device *device, const tsi_op_desc *op);
 
-/* Do the host's kernels compute rows of products alone, with the same bits? */
-bool tsi_kernel_rows_alone(ts_dtype dtype);
+/* Do the kernels that run there compute rows of products alone, with the same bits? */
+bool tsi_kernel_rows_alone(const tsi_device *device, ts_dtype dtype);
 /* Can the host's kernel be run dry (tsi_dry)? */
 bool tsi_kernel_is_dry(const tsi_op_desc *op);
 

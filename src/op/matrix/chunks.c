@@ -176,9 +176,7 @@ typedef struct weighing {
     bool possible; /* to cut it */
 } weighing;
 
-/* A rank's arithmetic, of which the model of machines has nothing: 20 GFLOP/s; what a further call
- * of a kernel costs. */
-enum { FLOPS_PER_US = 20000, CALL_US = 5 };
+enum { CALL_US = 5 }; /* of a further call of a kernel */
 
 static ts_status weigh(const weighing *w, tsi_algorithm_choice *out)
 {
@@ -187,8 +185,11 @@ static ts_status weigh(const weighing *w, tsi_algorithm_choice *out)
     ts_plan_summary s = TS_INIT(ts_plan_summary);
     ts_plan_summarise(move, &s);
     ts_plan_release(move);
+    ts_topology topology = TS_INIT(ts_topology);
+    TSI_TRY(ts_topology_of(w->mesh->world, &topology));
+    double rate = tsi_topology_flops(&topology, (ts_dtype)w->dtype);
     double n = (double)w->mesh->size[w->axis], ranks = (double)w->mesh->count;
-    double hidden = w->call->op->flops(w->call) / ranks / FLOPS_PER_US * (n - 1) / n;
+    double hidden = w->call->op->flops(w->call) / ranks / rate * (n - 1) / n;
     *out = (tsi_algorithm_choice){ .count = 2 };
     out->candidate[0] = (tsi_algorithm_candidate){ .algorithm = TSI_CHUNKS_WHOLE,
                                                    .steps = s.step_count,
@@ -219,11 +220,10 @@ static ts_status take_best(const tsi_op_call *call, tsi_algorithm_choice *choice
     return TS_OK;
 }
 
-/* Does the rank's device run products on parts of blocks that the host can name, and fold? With the
- * bits of the whole? */
+/* Do products of the rank's device on parts of blocks have the bits of the whole? */
 static bool device_can(tsi_mesh_desc *mesh, int32_t dtype)
 {
-    return tsi_world_device(mesh->world)->host_readable && tsi_kernel_rows_alone((ts_dtype)dtype);
+    return tsi_kernel_rows_alone(tsi_world_device(mesh->world), (ts_dtype)dtype);
 }
 
 /* ---- a gather before the product ------------------------------------------------------------- */

@@ -5,8 +5,9 @@
  *   scatter   me + 1 | me + 2 | .. | own rows           each product fills a block for its member
  *
  * In place, an exchange in which nothing moves (tsi_group_lend) tells where rows lie with their
- * owner. What is lent for a sum is a block of this call, which nobody writes again; x is the
- * program's, so whoever writes it later waits until its readers are done (tsi_moves_guard).
+ * owner; on the host alone, for a loan lasts as long as hosts say, and queues are behind them. What
+ * is lent for a sum is a block of this call, which nobody writes again; x is the program's, so
+ * whoever writes it later waits until its readers are done (tsi_moves_guard).
  *
  * Between processes of a node rows, or terms, go through a window (comm/window.h): each member puts
  * its own there once, and the others multiply or add them up where they lie.
@@ -109,7 +110,7 @@ static ts_status begin(chunked *c, const tsi_algorithm_io *io, const ts_layout *
         c->axis++;
     c->size = ts_group_size(io->group);
     c->me = ts_group_index(io->group);
-    c->in_place = tsi_group_lends(io->group);
+    c->in_place = tsi_world_device(io->rank->world)->host_readable && tsi_group_lends(io->group);
     c->rows_in = io->op->chunks->rows(io->call, dim);
     size_t n = (size_t)c->size;
     c->rows = tsi_arena_calloc(&c->arena, n, sizeof *c->rows);

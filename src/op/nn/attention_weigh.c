@@ -92,7 +92,7 @@ typedef struct weighing {
     int64_t sum_bytes;    /* of sums that are not the result itself */
     double compute_us;    /* of the mean member; `late_us`: of the busiest beyond that */
     double late_us;
-    double latency_us, bytes_per_us;
+    double latency_us, bytes_per_us, flops_per_us;
     bool backward;
 } weighing;
 
@@ -109,7 +109,9 @@ static void weigh_links(weighing *w)
     tsi_mesh_desc *mesh = w->request->mesh;
     w->latency_us = 5;
     w->bytes_per_us = 10000;
-    if (ts_topology_of(mesh->world, &topology) != TS_OK) return;
+    ts_status known = ts_topology_of(mesh->world, &topology);
+    w->flops_per_us = tsi_topology_flops(&topology, (ts_dtype)w->request->call->in[0].dtype);
+    if (known != TS_OK) return;
     tsi_links_make(&topology, mesh, mesh->count, &links);
     tsi_links_group group = tsi_links_of(&links, w->request->axes);
     /* What two sizes cost tells the latency and the rate of an exchange. */
@@ -119,8 +121,7 @@ static void weigh_links(weighing *w)
     if (large > small) w->bytes_per_us = 1e6 / (large - small);
 }
 
-/* A rank's arithmetic, of which the model of machines has nothing: 20 GFLOP/s. Times of candidates
- * are those beyond the arithmetic of a rank with its even share. */
+/* Times of candidates are those beyond the arithmetic of a rank with its even share. */
 static void weigh_work(weighing *w, const int64_t *coord, double most, double mean)
 {
     const tsi_op_call *call = w->request->call;
@@ -130,8 +131,8 @@ static void weigh_work(weighing *w, const int64_t *coord, double most, double me
     ts_shape own = ts_layout_local(w->request->in[0], coord);
     w->out_bytes = ts_shape_count(&own) * (call->in[0].dtype == TS_DTYPE_F64 ? 8 : 4);
     w->sum_bytes = ts_dtype_size((ts_dtype)call->in[0].dtype) < 4 ? w->out_bytes : 0;
-    w->compute_us = mean * each / 20e3;
-    w->late_us = (most - mean) * each / 20e3;
+    w->compute_us = mean * each / w->flops_per_us;
+    w->late_us = (most - mean) * each / w->flops_per_us;
     w->traffic.balance = mean > 0 ? most / mean : 1.0;
 }
 
@@ -287,7 +288,7 @@ static ts_status in_two_levels(const weighing *w, tsi_algorithm_candidate *out)
     uint32_t inner = tsi_context_inner(request->axes), outer = request->axes & ~inner;
     const ts_layout *in[TSI_INPUT_MAX] = { NULL };
     tsi_algorithm_request rest = { request->call, in, request->mesh, outer, 0, NULL };
-    weighing v = { .request = &rest, .backward = w->backward };
+    weighing v = { .request = &rest, .backward = w->backward, .flops_per_us = w->flops_per_us };
     *out = (tsi_algorithm_candidate){ .balance = 1 };
     if (outer == 0) return TS_OK;
     tsi_algorithm_candidate turned;
@@ -414,8 +415,8 @@ ts_status tsi_attention_pick(const tsi_algorithm_request *request, tsi_algorithm
 {
     weighing w = { .request = request, .backward = request->call->input_count > 3 };
     *out = (tsi_algorithm_choice){ .count = 4 };
-    TSI_TRY(weigh_groups(&w));
     weigh_links(&w);
+    TSI_TRY(weigh_groups(&w));
     out->candidate[0] = travelling(&w, TSI_CONTEXT_GATHER);
     out->candidate[1] = travelling(&w, TSI_CONTEXT_RING);
     TSI_TRY(by_heads(&w, request->axes, &out->candidate[2]));
