@@ -4,7 +4,8 @@
  * What a maker returns belongs to the innermost open scope of its rank and goes when that scope
  * closes, unless it is passed out, retained, or held by work in flight. A scope is a token: closing
  * it closes what is still open inside; closing twice is harmless. Closing never waits. A handle
- * that is used after its scope closed is an error that names the scope.
+ * that is used after its scope closed is an error that names the scope. Outside of every scope is
+ * the root, which ends with the rank: that it holds very many tensors is said once in the log.
  *
  * A catching scope takes the first error raised inside when it closes, and undoes the writes to
  * variables and the random numbers drawn since it opened. An error that the rank had already when

@@ -13,10 +13,12 @@
 #include <pthread.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 
 enum {
     CLOSED_SLABS_KEPT = 1024, /* as many bodies as a rank keeps */
     SLABS_AT_ONCE = 16,       /* for a rank that has many tensors */
+    SLABS_LOOKED_AT = 1024,   /* no step has as many tensors */
     SLABS_OF_HUGE_PAGE = TSI_HUGE_PAGE / TSI_SLAB_BYTES
 };
 
@@ -109,10 +111,30 @@ static inline ts_tensor *body_of(tsi_slab *slab)
     return t;
 }
 
+/* Tensors that nobody ends are seen where a rank needs twice as many as ever: if its root scope has
+ * very many of them, that is told, once. */
+static void look_at_root(tsi_tensor_state *state)
+{
+    if (state->slab_count == UINT32_MAX) return;
+    uint32_t slabs = ++state->slab_count;
+    int64_t held = 0;
+    if (slabs < SLABS_LOOKED_AT || (slabs & (slabs - 1)) != 0) return;
+    for (const ts_tensor *t = state->frame[0].first; t; t = t->next)
+        held++;
+    if (held < SLABS_LOOKED_AT / 2 * TSI_SLAB_BODIES) return;
+    state->slab_count = UINT32_MAX;
+    const char *where = state->rank->where;
+    tsi_log(TSI_LOG_WARN,
+            "the root scope holds %lld tensors and only grows%s%s: open a scope for each step, or "
+            "end what is not needed (ts_tensor_drop)",
+            (long long)held, *where ? ", now at " : "", where);
+}
+
 static TSI_NOINLINE ts_tensor *body_of_next_slab(tsi_tensor_state *state)
 {
     tsi_slab *slab = slab_make(state);
     if (!slab) return NULL;
+    look_at_root(state);
     slab->next = state->slabs;
     state->slabs = slab;
     return body_of(slab);

@@ -126,7 +126,8 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     tsi_map ordinals;                 /* label hash -> tsi_ordinal */
     tsi_map unions;                   /* pair of meshes -> tsi_union */
     struct tsi_program *program[256]; /* compiled plans, by plan (program.h) */
-    uint32_t program_clock, reserved;
+    uint32_t program_clock;
+    uint32_t slab_count;     /* made so far; UINT32_MAX: what the root scope has was told */
     tsi_stream_log *streams; /* the innermost, or NULL */
     tsi_arena scratch;       /* of one call */
 } tsi_tensor_state;

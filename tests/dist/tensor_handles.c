@@ -2,6 +2,9 @@
 /* tensor_handles.c - handles that outlive their tensors: every use is a sentence, none another
  * tensor; references given back twice, by other threads, and after the world. */
 #include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "harness/test.h"
 #include "tensor/body.h"
@@ -542,4 +545,38 @@ TS_TEST_RANKS(friction_1_the_caller_drops, 1)
     scope = catching(t->me);
     ts_tensor_release(y);
     caught(t, scope, "ts_tensor_release", "of scope \"binding\" ended with its last release");
+}
+
+/* ---- a root scope that grows ----------------------------------------------------------------- */
+
+/* What the rank says on standard error while it makes so many tensors, each in a scope or not. */
+static void said_while_growing(test *t, bool scoped, char *text, size_t size)
+{
+    FILE *file = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    (void)dup2(fileno(file), STDERR_FILENO);
+    ts_tensor *x = ts_ones(ts_mesh_self(t->me), TS_DTYPE_F32, TS_SHAPE(1), NULL);
+    for (int i = 0; i < 70000; i++) {
+        ts_scope scope = { 0 };
+        if (scoped) scope = ts_scope_open(t->me, NULL);
+        (void)ts_reshape(x, TS_SHAPE_SCALAR);
+        if (scoped) (void)ts_scope_close(scope);
+    }
+    (void)dup2(saved, STDERR_FILENO);
+    (void)close(saved);
+    rewind(file);
+    text[fread(text, 1, size - 1, file)] = '\0';
+    (void)fclose(file);
+}
+
+TS_TEST_RANKS(a_root_scope_that_grows_is_told_once, 1)
+{
+    char text[2048];
+    said_while_growing(t, true, text, sizeof text);
+    TEST_TEXT(t, text, "");
+    said_while_growing(t, false, text, sizeof text);
+    said_while_growing(t, false, text + strlen(text), sizeof text - strlen(text));
+    const char *first = strstr(text, "the root scope holds ");
+    TEST_SAY(t, first && strstr(first, "only grows") && !strstr(first + 1, "the root scope"), "%s",
+             text);
 }
