@@ -165,6 +165,7 @@ typedef struct ts_model_pipeline_options {
     /* (optional) The shape of a micro-batch's ids, where all ranks know it: what goes between
      * stages is then not announced by message. */
     ts_status (*shape)(void *context, ts_rank *me, int64_t micro, ts_shape *ids);
+    int64_t prefetch; /* as in ts_pipeline_options */
 } ts_model_pipeline_options;
 
 TS_BEGIN_C

@@ -250,6 +250,7 @@ static ts_pipeline *create(cutting *c)
                                     .input = give_input,
                                     .loss = take_output,
                                     .context = m->stages,
+                                    .prefetch = o->prefetch,
                                     .begin = o->begin ? begin_micro : NULL,
                                     .shape = o->shape ? shape_of : NULL };
     ts_pipeline *made = ts_pipeline_create(o->mesh, &stages, o->schedule, &options);

@@ -159,6 +159,9 @@ static const key keys[] = {
          "with an axis pp: of a rank, 2; with blocks of each, 2: 3 4 4 3, or 2: cost; empty: what "
          "the schedule needs"),
     INT(parallel, micro_batches, "4", 1, 1048576, "with an axis pp: of a part of a step"),
+    INT(parallel, prefetch, "0", 0, 1048576,
+        "with an axis pp: a receive begins at most so many actions before its use, which bounds "
+        "what is kept; 0: with its send"),
     TEXT(parallel, recompute, "none",
          "none; full: layers run again in backward; N: every N-th; select: what is cheap does"),
     TEXT(parallel, reshard, "auto",

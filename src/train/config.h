@@ -55,7 +55,7 @@ typedef struct tsi_parallel_keys {
     int64_t ep;
     char attention[16], balance[16], saved[16];
     char schedule[TSI_CONFIG_TEXT_MAX], stages[TSI_CONFIG_TEXT_MAX];
-    int64_t micro_batches;
+    int64_t micro_batches, prefetch;
 } tsi_parallel_keys;
 
 typedef struct tsi_experts_keys {

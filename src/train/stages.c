@@ -227,6 +227,7 @@ static ts_status open_stages(tsi_stages *s, const ts_train_config *c)
     options.loss = loss_of;
     options.context = s;
     options.shape = shape_of;
+    options.prefetch = c->parallel.prefetch;
     bool separate = strcmp(c->data.documents, "separate") == 0;
     if (separate || ts_model_router_count(s->model) > 0) options.begin = begin_micro;
     s->pipeline = ts_model_pipeline(s->model, &options);

@@ -107,6 +107,9 @@ check_same() { # name
     if [ "$(losses)" = "$one" ]; then pass "$1"; else fail "$1" "$(losses) and $one"; fi
 }
 check_same "it loses as one rank does"
+says "receives that begin late" 0 "done after step 3" "$tessera" train "$work/a.ini" --set train.resume=0 \
+    --set parallel.mesh="pp=2, fsdp=2" --set parallel.prefetch=1
+check_same "it loses the same"
 succeeds "the report draws its last step" grep -q 'class="gantt"' "$work/run/report.html"
 succeeds "it tells the time of modules" grep -q '<td>model.layers.0.mlp' "$work/run/report.html"
 succeeds "and not of each micro-batch" [ "$(grep -Ec '<td>[0-9]+[FBIW][0-9]' "$work/run/report.html")" = 0 ]
