@@ -330,6 +330,11 @@ if has mpi:openmpi; then
 [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != 1 ] || echo $$ > "$PLACE"
 exec "$@"
 END
+    says "a trace under MPI" 0 "done after step 4" mpirun.openmpi -n 2 "$tessera" train "$work/a.ini" --trace 2-3 \
+        --set train.output="$work/traced"
+    [ "$(grep -c '"name":"fused_adamw' "$work/traced/trace.json")" = 4 ] && [ ! -e "$work/traced/trace.json.1" ] &&
+        [ "$(tail -c 5 "$work/traced/trace.json")" = "$(printf '}\n]}')" ] && pass "one file has both processes" ||
+        fail "one file has both processes" "$(ls "$work/traced")"
     PLACE=$work/second.pid
     export PLACE
     start_long mpi mpirun.openmpi -n 2 sh "$work/one.sh"
