@@ -43,6 +43,7 @@ typedef struct described {
     bool together;              /* ranks are threads of one process */
     int32_t threads;            /* of a rank that computes on the host; 0: it does not */
     bool differs;               /* the last rank of its stage may hold more or less than this */
+    bool saves_only;            /* a state is saved in the background, and no step runs */
     const tsi_program_how *how; /* a step is written down instead, to: */
     tsi_step *program;
     ts_train_cost cost;
@@ -313,17 +314,26 @@ static ts_status record_step(ts_rank *me, described *d, ts_model *m, tsi_stages 
     return status;
 }
 
+static ts_status count_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *stages,
+                             ts_optimizer *optimizer)
+{
+    TSI_TRY(run_steps(me, d, m, stages));
+    TSI_TRY(account(me, d, m));
+    TSI_TRY(tsi_tracker_end(&d->tracker, m->root, optimizer, &d->cost.peak));
+    sum_kinds(&d->cost.peak, d->cost.memory.at_peak);
+    return TS_OK;
+}
+
 static ts_status run_all(ts_rank *me, described *d, ts_model *m, ts_mesh *mesh, tsi_stages *stages,
                          ts_optimizer *optimizer)
 {
     ts_state *state = NULL; /* its copy stays for the next save, so that steps hold it too */
     if (d->how) return record_step(me, d, m, stages, optimizer);
     ts_status status = TS_OK;
+    d->cost.memory.struct_size = sizeof d->cost.memory;
     if (d->shape.saves_behind) status = tsi_state_behind(mesh, m, optimizer, &state);
-    if (status == TS_OK) status = run_steps(me, d, m, stages);
-    if (status == TS_OK) status = account(me, d, m);
-    if (status == TS_OK) status = tsi_tracker_end(&d->tracker, m->root, optimizer, &d->cost.peak);
-    if (status == TS_OK) sum_kinds(&d->cost.peak, d->cost.memory.at_peak);
+    if (status == TS_OK && d->saves_only) status = ts_rank_memory(me, &d->cost.memory);
+    if (status == TS_OK && !d->saves_only) status = count_steps(me, d, m, stages, optimizer);
     ts_state_destroy(state);
     return status;
 }
@@ -461,6 +471,7 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_descr
                     .ranks = roles.ranks,
                     .together = of->together,
                     .threads = of->threads,
+                    .saves_only = of->saves_only,
                     .cost = *out };
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
     ts_status status = run_described(&d);
@@ -606,15 +617,22 @@ static ts_status forecast_schedule(const ts_train_config *config, int64_t places
     return status;
 }
 
+/* The first of so many ranks. */
+static ts_status describe_first(const ts_train_config *config, int64_t ranks, tsi_described *of)
+{
+    *of = (tsi_described){ .together = fits_here(ranks) };
+    bool processes = tsi_launcher_find().variable != NULL; /* a rank each */
+    if (is_for_host(config)) of->threads = tsi_parallel_default(processes ? 1 : ranks);
+    return tsi_train_vocabulary(config, &of->vocab);
+}
+
 ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
 {
     ts_roles roles;
+    tsi_described of;
     *out = (ts_train_cost){ .struct_size = sizeof *out };
     TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
-    tsi_described of = { .together = fits_here(roles.ranks) };
-    bool processes = tsi_launcher_find().variable != NULL; /* a rank each */
-    if (is_for_host(config)) of.threads = tsi_parallel_default(processes ? 1 : roles.ranks);
-    TSI_TRY(tsi_train_vocabulary(config, &of.vocab));
+    TSI_TRY(describe_first(config, roles.ranks, &of));
     int64_t places = roles.size[TS_ROLE_PIPELINE];
     if (places > 0) {
         TSI_TRY(forecast_stages(config, &of, places, roles.ranks, out));
@@ -625,6 +643,58 @@ ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
     ts_status status = see_stage(config, &of, roles.ranks - 1, one, out);
     tsi_free(one);
     return status;
+}
+
+/* ---- many layers ----------------------------------------------------------------------------- */
+
+/* What the copy of a state takes of a rank. */
+static ts_status staging_of(const ts_train_config *config, int64_t ranks, int64_t rank,
+                            int64_t *bytes)
+{
+    tsi_described of;
+    TSI_TRY(describe_first(config, ranks, &of));
+    of.rank = rank;
+    of.saves_only = true;
+    ts_train_cost *cost = tsi_alloc(sizeof *cost);
+    if (!cost) return tsi_fail_memory("a plan", sizeof *cost);
+    ts_status status = tsi_train_estimate_rank(config, &of, cost);
+    *bytes = status == TS_OK ? cost->memory.most[TS_MEMORY_STAGING] : 0;
+    tsi_free(cost);
+    return status;
+}
+
+/* Held at every moment of a step, by what is outside of all modules. */
+static void hold_staging(ts_train_cost *c, int64_t bytes)
+{
+    c->memory.live += bytes;
+    c->memory.peak += bytes;
+    c->memory.reserved += bytes;
+    c->memory.at_peak[TS_MEMORY_STAGING] += bytes;
+    c->memory.most[TS_MEMORY_STAGING] += bytes;
+    c->activation_bytes += bytes;
+    c->peak.bytes += bytes;
+    for (int32_t i = 0; i < c->peak.row_count; i++)
+        if (!c->peak.row[i].name[0]) c->peak.row[i].bytes[TS_MEMORY_STAGING] += bytes;
+}
+
+/* Ranks share what is saved, which is not in line with layers: it is counted of all of them. */
+static bool forecast_layers(const ts_train_config *config, int64_t ranks, ts_train_cost *out)
+{
+    if (!config->checkpoint.async) return tsi_forecast_by_layers(config, tsi_forecast_whole, out);
+    int64_t most = 0, least = 0;
+    ts_train_config *without = tsi_alloc(sizeof *without);
+    if (!without) return false;
+    *without = *config;
+    without->checkpoint.async = 0;
+    bool good = tsi_forecast_by_layers(without, tsi_forecast_whole, out) &&
+                staging_of(config, ranks, out->rank_most, &most) == TS_OK;
+    least = most;
+    if (good && out->rank_least != out->rank_most)
+        good = staging_of(config, ranks, out->rank_least, &least) == TS_OK;
+    if (good) hold_staging(out, most);
+    if (good) out->least_bytes += least;
+    tsi_free(without);
+    return good;
 }
 
 ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
@@ -640,7 +710,7 @@ ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
                         "parallel.mesh: \"%s\" has an axis \"*\", and there are no ranks",
                         config->parallel.mesh);
     if ((roles.ranks >= MANY || config->parallel.ep > 1) && roles.size[TS_ROLE_PIPELINE] == 0 &&
-        tsi_forecast_by_layers(config, tsi_forecast_whole, out))
+        forecast_layers(config, roles.ranks, out))
         return TS_OK;
     return tsi_forecast_whole(config, out);
 }
