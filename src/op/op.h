@@ -316,6 +316,9 @@ struct tsi_op_desc {
     const tsi_algorithm *algorithm;
     ts_status (*pick)(const tsi_algorithm_request *request,
                       tsi_algorithm_choice *out); /* (optional) */
+    /* (optional) Bytes that all ranks together receive by algorithm 1, exactly, by their layouts;
+     * -1: not counted, and those of the algorithm itself are stated. */
+    int64_t (*received)(const tsi_algorithm_request *request);
     /* (optional) Inputs that move and the call itself as one algorithm; no candidates: it is not.
      */
     ts_status (*fuse)(tsi_fusion *fusion, tsi_algorithm_choice *out);

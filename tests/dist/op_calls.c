@@ -211,6 +211,21 @@ static const kept_call counted[] = {
       "{\"algorithm\": \"heads\"}",
       "f32",
       { "1x2x4x2 S(2), R", "1x2x4x2 S(2), R", "1x2x4x4 S(2), S(3)" } },
+    /* ranks that hold less than others, dims that lack more than the one that is cut, fills */
+    { 4, "x=4", "roll", "{\"shifts\": [1, 5], \"dims\": [0, 1]}", "f32", { "10x12 S(0)" } },
+    { 4, "x=4", "cat", "{\"dim\": 0}", "f32", { "10x3 S(0)", "3x3 S(0)", "1x3 S(0)" } },
+    { 4, "x=4", "pad", "{\"pad\": [1, 7, 3, 0]}", "f32", { "10x12 S(0)" } },
+    { 4, "x=4", "slice", "{\"dim\": 0, \"start\": 3, \"end\": 9}", "bf16", { "10x12 S(0)" } },
+    { 4, "x=4", "flip", "{\"dims\": [0]}", "f32", { "9x2 S(0)" } },
+    { 4, "x=4", "conv", "{\"padding\": [2, 1]}", "f32", { "2x3x10x9 S(2)", "4x3x5x3 R" } },
+    { 4, "2, 2", "conv", "{\"padding\": [1, 1]}", "f32", { "2x3x7x9 S(2), S(3)", "4x3x3x3 R, R" } },
+    { 4,
+      "x=4",
+      "max_pool",
+      "{\"kernel_size\": [3, 3], \"stride\": [1, 2]}",
+      "f32",
+      { "2x3x11x9 S(2)" } },
+    { 4, "x=4", "avg_pool", "{\"kernel_size\": [5]}", "f32", { "2x3x11 S(2)" } },
     /* lines of no elements have totals, too */
     { 4, "2, 2", "cumsum", "{\"dim\": 0}", "f32", { "0x4 S(0), R" } },
 };

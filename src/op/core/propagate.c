@@ -293,16 +293,22 @@ static ts_status plan_short(tsi_op_plan *plan)
     return TS_OK;
 }
 
+/* What an algorithm is asked by; `in` has room for the layouts of the inputs. */
+static tsi_algorithm_request request_of(const tsi_op_plan *plan, const tsi_op_call *call,
+                                        const ts_layout **in)
+{
+    for (int32_t i = 0; i < plan->input_count; i++)
+        in[i] = used_of(plan, i);
+    return (
+        tsi_algorithm_request){ call, in, plan->mesh->desc, plan->algorithm_axes, 0, plan->out };
+}
+
 /* The algorithm that runs with these layouts, and its bytes. */
 static ts_status pick_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_op_story *story)
 {
     const ts_layout *in[TSI_INPUT_MAX] = { NULL };
-    tsi_algorithm_request request = {
-        call, in, plan->mesh->desc, plan->algorithm_axes, 0, plan->out
-    };
+    tsi_algorithm_request request = request_of(plan, call, in);
     tsi_algorithm_choice choice;
-    for (int32_t i = 0; i < plan->input_count; i++)
-        in[i] = used_of(plan, i);
     TSI_TRY(plan->op->pick(&request, &choice));
     plan->algorithm = choice.candidate[choice.chosen].algorithm;
     plan->algorithm_bytes = choice.candidate[choice.chosen].bytes;
@@ -326,10 +332,23 @@ static void group_meta(const tsi_op_plan *plan, const ts_layout *layout, ts_meta
     }
 }
 
+/* Of few ranks, as their layouts are; -1: not counted. */
+static int64_t received_exactly(const tsi_op_plan *plan, const tsi_op_call *call)
+{
+    enum { RANKS_MAX = 64 };
+    const ts_layout *in[TSI_INPUT_MAX] = { NULL };
+    bool few = plan->mesh->desc->count <= RANKS_MAX;
+    if (!plan->op->received || plan->algorithm != 1 || !few) return -1;
+    tsi_algorithm_request request = request_of(plan, call, in);
+    return plan->op->received(&request);
+}
+
 /* Bytes of the plan's algorithm: every group of its axes runs it for its own part. */
 static ts_status state_algorithm(tsi_op_plan *plan, const tsi_op_call *call, tsi_arena *scratch)
 {
     const tsi_mesh_desc *mesh = plan->mesh->desc;
+    plan->algorithm_bytes = received_exactly(plan, call);
+    if (plan->algorithm_bytes >= 0) return TS_OK;
     size_t inputs = (size_t)call->input_count, count = inputs + (size_t)call->output_count;
     ts_meta *meta = tsi_arena_calloc(scratch, count, sizeof *meta);
     if (!meta) return tsi_fail_memory("the bytes of an algorithm", count * sizeof *meta);

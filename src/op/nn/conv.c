@@ -436,6 +436,7 @@ const tsi_op_desc tsi_op_conv = {
     .family = &forward_kind,
     .rules = conv_rules,
     .algorithm = tsi_halo_exchange,
+    .received = tsi_halo_received,
     .reference = conv_reference,
     .grad = conv_grad,
     .flops = conv_flops,
@@ -444,9 +445,10 @@ const tsi_op_desc tsi_op_conv = {
 
 #define BACKWARD                                                                                   \
     .input_min = 2, .input_max = 2, .output_count = 1, .algorithm = tsi_halo_exchange,             \
-    .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND, .attribute = backward_table,                       \
-    .attribute_bytes = sizeof(tsi_conv_attributes), .normalise = conv_normalise,                   \
-    .infer = backward_infer, .reference = backward_reference, .flops = conv_flops
+    .received = tsi_halo_received, .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND,                     \
+    .attribute = backward_table, .attribute_bytes = sizeof(tsi_conv_attributes),                   \
+    .normalise = conv_normalise, .infer = backward_infer, .reference = backward_reference,         \
+    .flops = conv_flops
 
 const tsi_op_desc tsi_op_conv_backward_input = {
     .name = "conv_backward_input",

@@ -73,17 +73,24 @@ typedef struct halo {
     int64_t send_count, recv_count;
 } halo;
 
+static bool range_at(tsi_arena *arena, const ts_layout *layout, const int64_t *coord, int32_t dim,
+                     interval *out)
+{
+    tsi_span_list list;
+    if (!tsi_layout_region_dim(layout, coord, dim, arena, &list)) return false;
+    out->begin = list.span_count ? tsi_spans(&list)[0].begin : 0;
+    out->end = out->begin + list.total; /* plain chunks: one interval */
+    return true;
+}
+
 static ts_status range_of(halo *h, const ts_layout *layout, int64_t member, int32_t dim,
                           interval *out)
 {
     int64_t coord[TS_NDIM_MAX];
-    tsi_span_list list;
-    if (!tsi_mesh_desc_coord(h->io->mesh->desc, ts_group_rank(h->io->group, member), coord) ||
-        !tsi_layout_region_dim(layout, coord, dim, &h->arena, &list))
-        return tsi_fail_memory("the regions of a halo", 0);
-    out->begin = list.span_count ? tsi_spans(&list)[0].begin : 0;
-    out->end = out->begin + list.total; /* plain chunks: one interval */
-    return TS_OK;
+    if (tsi_mesh_desc_coord(h->io->mesh->desc, ts_group_rank(h->io->group, member), coord) &&
+        range_at(&h->arena, layout, coord, dim, out))
+        return TS_OK;
+    return tsi_fail_memory("the regions of a halo", 0);
 }
 
 /* What a member holds and needs of the source, dim by dim; batch and channels are alike on all. */
@@ -284,6 +291,44 @@ static int64_t halo_bytes(const tsi_op_call *call, int64_t n)
     }
     if (n > RANKS_MAX) most = count;
     return tsi_mul_most(most, (int64_t)ts_dtype_size((ts_dtype)from->dtype));
+}
+
+/* What a rank needs of the source and has not; -1: there is no memory to say so. */
+static int64_t lacks(const tsi_algorithm_request *q, const int64_t *coord, tsi_arena *arena)
+{
+    const tsi_halo_kind *kind = q->call->op->family;
+    const ts_layout *source = q->in[kind->input];
+    const ts_layout *followed = kind->follows >= 0 ? q->in[kind->follows] : q->out[0];
+    int64_t needs = 1, own = 1;
+    for (int32_t d = 0; d < source->shape.ndim; d++) {
+        interval holds, of, need;
+        if (!range_at(arena, source, coord, d, &holds)) return -1;
+        need = holds;
+        if (d >= 2) {
+            tsi_window window;
+            kind->window(q->call, d - 2, &window);
+            if (!range_at(arena, followed, coord, d, &of)) return -1;
+            need = needed(&window, kind->needs_windows, of, source->shape.extent[d]);
+        }
+        interval both = overlap(need, holds);
+        needs *= tsi_max_i64(need.end - need.begin, 0);
+        own *= tsi_max_i64(both.end - both.begin, 0);
+    }
+    return needs - own;
+}
+
+int64_t tsi_halo_received(const tsi_algorithm_request *q)
+{
+    const tsi_halo_kind *kind = q->call->op->family;
+    tsi_arena arena = { 0 };
+    int64_t coord[TS_NDIM_MAX] = { 0 }, sum = 0, one = 0;
+    for (int64_t r = 0; one >= 0 && r < q->mesh->count; r++) {
+        tsi_mesh_desc_unravel(q->mesh, r, coord);
+        one = lacks(q, coord, &arena);
+        sum += one;
+    }
+    tsi_arena_release(&arena);
+    return one < 0 ? -1 : sum * (int64_t)ts_dtype_size((ts_dtype)q->call->in[kind->input].dtype);
 }
 
 const tsi_algorithm tsi_halo_exchange[] = { { "halo", halo_run, halo_bytes }, { 0 } };

@@ -28,5 +28,6 @@ typedef struct tsi_halo_kind { /* desc->family of such an operator */
 /* One rule per place dim, by the algorithm below; other inputs are whole. */
 void tsi_halo_rules(const tsi_op_call *call, tsi_rules *rules);
 extern const tsi_algorithm tsi_halo_exchange[]; /* number 1: "halo" */
+int64_t tsi_halo_received(const tsi_algorithm_request *request);
 
 #endif

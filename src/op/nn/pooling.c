@@ -272,7 +272,8 @@ static bool sample_backward(tsi_sample *s)
 
 #define POOL                                                                                       \
     .input_min = 1, .input_max = 1, .attribute_bytes = sizeof(tsi_pool_attributes),                \
-    .normalise = pool_normalise, .rules = pool_rules, .algorithm = tsi_halo_exchange
+    .normalise = pool_normalise, .rules = pool_rules, .algorithm = tsi_halo_exchange,              \
+    .received = tsi_halo_received
 
 const tsi_op_desc tsi_op_max_pool = {
     .name = "max_pool",

@@ -237,6 +237,7 @@ const tsi_op_desc tsi_op_cat = {
     .rules = cat_rules,
     .reference = tsi_remap_reference,
     .algorithm = tsi_remap_exchange,
+    .received = tsi_remap_received,
     .grad = cat_grad,
     .sample = sample_cat,
 };

@@ -104,7 +104,7 @@ static bool sample_pad(tsi_sample *s)
 #define REMAP                                                                                      \
     .input_min = 1, .input_max = 1, .output_count = 1, .rules = tsi_remap_rules,                   \
     .reference = tsi_remap_reference, .algorithm = tsi_remap_exchange,                             \
-    .flags = TSI_OP_ONE_ROUND | TSI_OP_MOVES
+    .received = tsi_remap_received, .flags = TSI_OP_ONE_ROUND | TSI_OP_MOVES
 
 const tsi_op_desc tsi_op_pad = {
     .name = "pad",

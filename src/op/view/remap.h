@@ -51,5 +51,6 @@ void tsi_remap_rules(const tsi_op_call *call, tsi_rules *rules);
 void tsi_remap_partials(ts_number fill, tsi_rules *rules);
 ts_status tsi_remap_reference(const tsi_kernel_io *io);
 extern const tsi_algorithm tsi_remap_exchange[]; /* number 1: "exchange" */
+int64_t tsi_remap_received(const tsi_algorithm_request *request);
 
 #endif

@@ -42,16 +42,21 @@ static bool coord_of(const exchange *x, int64_t member, int64_t *coord)
     return tsi_mesh_desc_coord(x->io->mesh->desc, ts_group_rank(x->io->group, member), coord);
 }
 
+static bool range_at(tsi_arena *arena, const ts_layout *layout, const int64_t *coord, int32_t dim,
+                     int64_t *begin, int64_t *end)
+{
+    tsi_span_list list;
+    if (!tsi_layout_region_dim(layout, coord, dim, arena, &list)) return false;
+    *begin = list.span_count ? tsi_spans(&list)[0].begin : 0;
+    *end = *begin + list.total; /* plain chunks: one interval */
+    return true;
+}
+
 static bool range_of(exchange *x, const ts_layout *layout, int64_t member, int32_t dim,
                      int64_t *begin, int64_t *end)
 {
     int64_t coord[TS_NDIM_MAX];
-    tsi_span_list list;
-    if (!coord_of(x, member, coord) || !tsi_layout_region_dim(layout, coord, dim, &x->arena, &list))
-        return false;
-    *begin = list.span_count ? tsi_spans(&list)[0].begin : 0;
-    *end = *begin + list.total; /* plain chunks: one interval */
-    return true;
+    return coord_of(x, member, coord) && range_at(&x->arena, layout, coord, dim, begin, end);
 }
 
 /* What `to` holds of the result against what `from` holds of input i. */
@@ -189,6 +194,15 @@ static ts_status count_box(const tsi_remap_box *box, void *context)
     return TS_OK;
 }
 
+static ts_status count_elements(const tsi_remap_box *box, void *context)
+{
+    int64_t count = 1;
+    for (int32_t d = 0; d < box->ndim; d++)
+        count *= box->dim[d].count;
+    *(int64_t *)context += count;
+    return TS_OK;
+}
+
 /* Elements of one changed dim that come from another rank when n ranks hold chunks of it. */
 static int64_t moved_of(const tsi_remap_dim *dim, int64_t n)
 {
@@ -226,6 +240,51 @@ static int64_t exchange_bytes(const tsi_op_call *call, int64_t n)
         if (extent > 0) bytes = tsi_max_i64(bytes, tsi_ceil_div(count / extent * most[d], n));
     }
     return bytes * (int64_t)ts_dtype_size((ts_dtype)call->out[0].dtype);
+}
+
+/* What a rank takes of input i, or just of its own part of it. */
+static bool taken_of(const tsi_algorithm_request *q, int32_t i, const int64_t *coord, bool own,
+                     tsi_arena *arena, int64_t *count)
+{
+    enum { REPEATS_MAX = 1 << 12 };
+    const tsi_remap_kind *kind = q->call->op->family;
+    tsi_remap map;
+    tsi_remap_window window;
+    kind->map(q->call, i, &map);
+    for (int32_t d = 0; d < map.ndim; d++) {
+        tsi_remap_range *r = &window.dim[d];
+        if (!range_at(arena, q->out[0], coord, d, &r->out_begin, &r->out_end)) return false;
+        if (!(map.changed >> d & 1)) {
+            int64_t extent = r->out_end - r->out_begin;
+            *r = (tsi_remap_range){ .in_end = extent, .out_end = extent };
+            tsi_remap_still(&map, d, extent);
+            continue;
+        }
+        r->in_begin = 0;
+        r->in_end = map.dim[d].in_extent;
+        if (map.dim[d].repeats > REPEATS_MAX) return false;
+        if (own && !range_at(arena, q->in[i], coord, d, &r->in_begin, &r->in_end)) return false;
+    }
+    *count = 0;
+    return tsi_remap_boxes(&map, &window, count_elements, count) == TS_OK;
+}
+
+/* Ranks take what they lack of each input from those that have it, once. */
+int64_t tsi_remap_received(const tsi_algorithm_request *q)
+{
+    tsi_arena arena = { 0 };
+    int64_t coord[TS_NDIM_MAX] = { 0 }, all = 0, own = 0, sum = 0;
+    bool good = true;
+    for (int64_t r = 0; good && r < q->mesh->count; r++) {
+        tsi_mesh_desc_unravel(q->mesh, r, coord);
+        for (int32_t i = 0; good && i < q->call->input_count; i++) {
+            good = taken_of(q, i, coord, false, &arena, &all) &&
+                   taken_of(q, i, coord, true, &arena, &own);
+            sum += all - own;
+        }
+    }
+    tsi_arena_release(&arena);
+    return good ? sum * (int64_t)ts_dtype_size((ts_dtype)q->call->out[0].dtype) : -1;
 }
 
 const tsi_algorithm tsi_remap_exchange[] = { { "exchange", remap_exchange, exchange_bytes },

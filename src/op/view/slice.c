@@ -208,7 +208,7 @@ static bool sample_backward(tsi_sample *s)
     .flags = TSI_OP_VIEW | TSI_OP_ONE_ROUND | TSI_OP_MOVES,                                        \
     .attribute_bytes = sizeof(slice_attributes), .family = &slice_kind, .infer = slice_infer,      \
     .rules = tsi_remap_rules, .reference = tsi_remap_reference, .view = slice_view,                \
-    .algorithm = tsi_remap_exchange, .grad = slice_grad
+    .algorithm = tsi_remap_exchange, .received = tsi_remap_received, .grad = slice_grad
 
 const tsi_op_desc tsi_op_slice = {
     .name = "slice",
@@ -238,6 +238,7 @@ const tsi_op_desc tsi_op_slice_backward = {
     .rules = tsi_remap_rules,
     .reference = tsi_remap_reference,
     .algorithm = tsi_remap_exchange,
+    .received = tsi_remap_received,
     .grad = backward_grad,
     .sample = sample_backward,
 };
