@@ -70,7 +70,8 @@ nearest ep_of_none 'parallel.ep: is 2, and the family llama has no experts to cu
 nearest context 'data.context: is 128, model.positions 64; it could be 64' model.positions=64
 # A value that means nothing is bad usage, planned or run.
 for how in --plan-only --quiet; do
-    says "bad_plan $how" 2 'there is no plan and no file "zz"' "$tessera" train "$work/a.ini" $how --set parallel.plan=zz
+    says "bad_plan $how" 2 'there is no plan and no file "zz"' \
+        "$tessera" train "$work/a.ini" $how --set parallel.plan=zz
     says "bad_words $how" 2 'comm.reduce: unknown "zz"' "$tessera" train "$work/a.ini" $how --set comm.reduce=zz
     says "bad_axis $how" 2 '"foo" is no role' "$tessera" train "$work/a.ini" $how --set parallel.mesh=foo=2
 done
