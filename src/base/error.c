@@ -165,7 +165,7 @@ void tsi_error_clear(tsi_error_record *record)
 static void rank_where(const ts_rank *rank, char *out, size_t size)
 {
     const char *label = rank->label != NULL ? rank->label : "";
-    const char *place = rank->where != NULL ? rank->where : "";
+    const char *place = rank->placed ? rank->where : ""; /* the program's own alone */
     if (label[0] != '\0' && place[0] != '\0')
         (void)snprintf(out, size, "%s (%s)", label, place);
     else
