@@ -161,6 +161,11 @@ static void put_memory(const ts_train_cost *c, ts_json_writer *json)
     ts_json_put_close(json, '}');
 }
 
+static double computing(const ts_train_times *t)
+{
+    return t->products + t->attention + t->memory + t->update;
+}
+
 static int print_json(const ts_train_cost *c, const ts_train_rates *rates)
 {
     ts_train_times times;
@@ -189,13 +194,14 @@ static int print_json(const ts_train_cost *c, const ts_train_rates *rates)
     if (c->stages > 0) put_stages(c, &json);
     put_places(c, &json);
     ts_json_put_member_real(&json, "flops_per_second", rates->product_flops);
-    ts_json_put_member_real(&json, "compute_seconds", times.step - times.comm - times.idle);
+    ts_json_put_member_real(&json, "compute_seconds", computing(&times));
     ts_json_put_member_real(&json, "product_seconds", times.products);
     ts_json_put_member_real(&json, "attention_seconds", times.attention);
     ts_json_put_member_real(&json, "memory_seconds", times.memory);
     ts_json_put_member_real(&json, "idle_seconds", times.idle);
     ts_json_put_member_real(&json, "update_seconds", times.update);
     ts_json_put_member_real(&json, "comm_seconds", times.comm);
+    ts_json_put_member_real(&json, "hidden_seconds", times.hidden);
     ts_json_put_member_real(&json, "step_seconds", times.step);
     ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
@@ -348,7 +354,7 @@ static void print_share(const char *what, const char *how, double seconds, doubl
     if (share >= 0.05) printf("        %-16s %-16s %10.4g s %6.1f %%\n", what, how, seconds, share);
 }
 
-/* One after the other: nothing is assumed to overlap. */
+/* One after the other, but for what goes on beside computing. */
 static void print_time(const ts_train_cost *c, const ts_train_rates *rates)
 {
     char bytes[32], rate[48];
@@ -358,8 +364,9 @@ static void print_time(const ts_train_cost *c, const ts_train_rates *rates)
         printf("%s%-16s %-16s %6lld times %12s\n", i == 0 ? "traffic " : "        ",
                c->traffic[i].axes, c->traffic[i].kind, (long long)c->traffic[i].count,
                cli_bytes(bytes, sizeof bytes, c->traffic[i].bytes));
-    printf("step    %.4g s: %.4g s of computing, %.4g s of communication", t.step,
-           t.step - t.comm - t.idle, t.comm);
+    printf("step    %.4g s: %.4g s of computing, %.4g s of communication", t.step, computing(&t),
+           t.comm);
+    if (t.hidden > 0) printf(" (%.4g s of it beside)", t.hidden);
     if (t.idle > 0) printf(", %.4g s idle in the pipeline", t.idle);
     printf("\n");
     snprintf(rate, sizeof rate, "%.3g FLOP/s", rates->product_flops);
@@ -370,7 +377,7 @@ static void print_time(const ts_train_cost *c, const ts_train_rates *rates)
     print_share("other operators", rate, t.memory, t.step);
     print_share("idle", "pipeline", t.idle, t.step);
     print_share("norm and update", rate, t.update, t.step);
-    print_share("communication", "", t.comm, t.step);
+    print_share("communication", t.hidden > 0 ? "not beside" : "", t.comm - t.hidden, t.step);
     for (int32_t i = 0; rates->comm_bytes == 0 && i < c->traffic_count; i++)
         print_share(c->traffic[i].axes, c->traffic[i].kind, c->traffic[i].seconds, t.step);
 }

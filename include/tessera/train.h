@@ -50,6 +50,14 @@ typedef struct ts_train_traffic {
     double seconds; /* on the machine that TESSERA_MODEL says, one after the other */
 } ts_train_traffic;
 
+/* Of one row of it: what is under way while the rank computes, and what it computes meanwhile. */
+typedef struct ts_train_beside {
+    int64_t count, bytes;
+    double seconds; /* as ts_train_traffic has them */
+    double product_flops, attention_flops;
+    int64_t touched_bytes;
+} ts_train_beside;
+
 /* An axis of the model's mesh; experts over a part of one make an axis "ep" of it. */
 typedef struct ts_train_axis {
     char name[16];
@@ -132,6 +140,7 @@ typedef struct ts_train_cost {
     ts_train_peak peak; /* of the same moment as memory.peak */
     /* Of a forecast: which rank it is of, the one with most; which has least, and how much. */
     int64_t rank_most, rank_least, least_bytes;
+    ts_train_beside beside[TS_TRAFFIC_MAX]; /* of traffic[i] */
 } ts_train_cost;
 
 /* Of one rank while all work; 0: it is not counted. */
@@ -140,13 +149,17 @@ typedef struct ts_train_rates {
     double product_flops, attention_flops; /* FLOP/s */
     double bytes;                          /* a second, of operators element by element */
     double comm_bytes, comm_latency; /* a second; seconds of an operation. 0: comm_seconds counts */
+    /* What operations take of a rank's computing while they are under way, 0 to 1: where ranks move
+     * bytes by threads of their own on cores that are all busy, one over the threads of a rank. */
+    double moving;
 } ts_train_rates;
 
-/* Seconds of a step, one after the other; `step` is all of them. */
+/* Seconds of a step, one after the other; `step` is all of them without what is hidden. */
 typedef struct ts_train_times {
     size_t struct_size;
     double step, products, attention, memory, update, comm;
-    double idle; /* ranks of a pipeline wait for each other */
+    double idle;   /* ranks of a pipeline wait for each other */
+    double hidden; /* of comm: the rank computes meanwhile */
 } ts_train_times;
 
 /* ---- training -------------------------------------------------------------------------------- */

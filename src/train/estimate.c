@@ -146,6 +146,7 @@ static ts_status run_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *s
 {
     ts_modelled before = { .struct_size = sizeof before }, after = before;
     tsi_traffic traffic;
+    tsi_beside beside = { .me = me };
     tsi_account account;
     tsi_curve curve = { .me = me };
     for (int32_t step = 0; step + 1 < STEPS; step++)
@@ -154,9 +155,11 @@ static ts_status run_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *s
     TSI_TRY(tsi_account_begin(&account, me));
     d->cost.ranks = d->ranks;
     ts_status status = tsi_traffic_begin(&traffic, tsi_model_mesh(m));
+    if (status == TS_OK) status = tsi_beside_begin(&beside, me, &traffic);
     if (status == TS_OK) status = tsi_curve_begin(&curve, me, &d->cost.curve);
     if (status == TS_OK) status = run_step(me, d, m, stages);
     tsi_curve_end(&curve);
+    tsi_beside_end(&beside, &d->cost);
     tsi_traffic_end(&traffic);
     tsi_account_end(&account, &d->cost);
     TSI_TRY(status);

@@ -43,6 +43,18 @@ static bool extend_memory(const ts_memory *x, const ts_memory *y, ts_memory *z, 
     return good;
 }
 
+/* What is computed beside the first and the last operations need not be in line. */
+static void extend_beside(const ts_train_beside *a, const ts_train_beside *b, ts_train_beside *z,
+                          int64_t n)
+{
+    (void)extend(a->count, b->count, &z->count, n);
+    (void)extend(a->bytes, b->bytes, &z->bytes, n);
+    (void)extend_real(a->seconds, b->seconds, &z->seconds, n);
+    (void)extend_real(a->product_flops, b->product_flops, &z->product_flops, n);
+    (void)extend_real(a->attention_flops, b->attention_flops, &z->attention_flops, n);
+    (void)extend(a->touched_bytes, b->touched_bytes, &z->touched_bytes, n);
+}
+
 static bool extend_traffic(const ts_train_cost *x, const ts_train_cost *y, ts_train_cost *z,
                            int64_t n)
 {
@@ -55,6 +67,7 @@ static bool extend_traffic(const ts_train_cost *x, const ts_train_cost *y, ts_tr
         good &= extend(a->count, b->count, &t->count, n);
         good &= extend(a->bytes, b->bytes, &t->bytes, n);
         good &= extend_real(a->seconds, b->seconds, &t->seconds, n);
+        extend_beside(&x->beside[i], &y->beside[i], &z->beside[i], n);
     }
     return good;
 }

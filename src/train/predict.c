@@ -10,15 +10,19 @@
  *                                               modelled machine where ranks are elsewhere
  *
  *   idle        the share of a pipeline's schedule, of the first three
+ *   hidden      communication that is under way while the rank computes (beside.c), as far as it
+ *               takes no longer, and but for what moving bytes takes of computing
  *
- * One after the other. Rates are measured on all
- * ranks at once, so that they share cores and memory as in a step. */
+ * One after the other, without what is hidden. Rates are measured on all ranks at once, so that
+ * they share cores and memory as in a step. */
 #include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rank.h"
+#include "base/thread.h"
+#include "device/parallel.h"
 #include "op/core/dispatch.h"
 #include "train/run.h"
 
@@ -37,23 +41,32 @@ static bool is_view(const tsi_op_record *call)
     return x && y && x->array && y->array && x->array->storage == y->array->storage;
 }
 
+tsi_amounts tsi_amounts_of(const tsi_op_record *call, double flops)
+{
+    tsi_amounts a = { 0 };
+    if (strncmp(call->plan->op->name, "attention", 9) == 0)
+        a.attention_flops = flops;
+    else if (flops > 0)
+        a.product_flops = flops;
+    else if (!is_view(call)) {
+        for (int32_t i = 0; i < call->plan->input_count; i++)
+            a.bytes += bytes_of(call->in[i]);
+        for (int32_t i = 0; i < call->plan->output_count; i++)
+            a.bytes += bytes_of(call->out[i]);
+    }
+    return a;
+}
+
 static void hear_call(void *context, void *what)
 {
     tsi_account *a = context;
-    const tsi_op_record *call = what;
     const tsi_op_state *state = tsi_op_state_of(a->me);
     double flops = state ? state->flops - a->flops_before : 0;
     a->flops_before += flops;
-    if (strncmp(call->plan->op->name, "attention", 9) == 0)
-        a->attention_flops += flops;
-    else if (flops > 0)
-        a->product_flops += flops;
-    else if (!is_view(call)) {
-        for (int32_t i = 0; i < call->plan->input_count; i++)
-            a->bytes += bytes_of(call->in[i]);
-        for (int32_t i = 0; i < call->plan->output_count; i++)
-            a->bytes += bytes_of(call->out[i]);
-    }
+    tsi_amounts done = tsi_amounts_of(what, flops);
+    a->product_flops += done.product_flops;
+    a->attention_flops += done.attention_flops;
+    a->bytes += done.bytes;
 }
 
 ts_status tsi_account_begin(tsi_account *a, ts_rank *me)
@@ -193,6 +206,15 @@ static ts_status measure_all(const probe *p, ts_train_rates *out)
     return measure_latency(p, out);
 }
 
+/* As ts_train_rates has it; a device has copies of its own. */
+static double moving_of(ts_rank *me)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(me);
+    int64_t threads = tsi_parallel_threads(me), ranks = me->world->local_count;
+    if (!mine || !mine->device->host_readable || threads < 1) return 0;
+    return ranks * threads >= tsi_core_count() ? 1.0 / (double)threads : 0;
+}
+
 ts_status ts_train_measure(ts_rank *me, const ts_train_cost *cost, ts_train_rates *out)
 {
     if (!me || !cost || !out) return TSI_FAIL(TS_ERR_NULL, "measure: an argument is NULL");
@@ -201,6 +223,7 @@ ts_status ts_train_measure(ts_rank *me, const ts_train_cost *cost, ts_train_rate
     ts_scope scope = ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
     probe p = { me, ts_mesh_self(me), ts_group_world(me), cost->sizes };
     ts_status status = p.self && p.world ? measure_all(&p, out) : ts_rank_status(me);
+    out->moving = moving_of(me);
     ts_scope_close(scope);
     ts_mesh_release(p.self);
     return status;
@@ -220,6 +243,23 @@ static double update_bytes(const ts_train_cost *c)
            2.0 * (double)c->gradient_bytes;
 }
 
+/* Of each row no more than is computed meanwhile; of all, no more than is computed at all. */
+static double hidden_of(const ts_train_cost *cost, const ts_train_rates *rates, double computing)
+{
+    double hidden = 0;
+    for (int32_t i = 0; i < cost->traffic_count; i++) {
+        const ts_train_beside *b = &cost->beside[i];
+        double moves = rates->comm_bytes > 0 ? at_rate((double)b->bytes, rates->comm_bytes) +
+                                                   (double)b->count * rates->comm_latency
+                                             : b->seconds;
+        double computes = at_rate(b->product_flops, rates->product_flops) +
+                          at_rate(b->attention_flops, rates->attention_flops) +
+                          at_rate((double)b->touched_bytes, rates->bytes);
+        hidden += fmin(moves, computes);
+    }
+    return fmin(hidden, computing) * (1 - rates->moving);
+}
+
 void ts_train_predict(const ts_train_cost *cost, const ts_train_rates *rates, ts_train_times *out)
 {
     double busy = cost->bubble < 1 ? 1 - cost->bubble : 1;
@@ -237,5 +277,7 @@ void ts_train_predict(const ts_train_cost *cost, const ts_train_rates *rates, ts
     out->comm = rates->comm_bytes > 0
                     ? at_rate(bytes, rates->comm_bytes) + operations * rates->comm_latency
                     : cost->comm_seconds;
-    out->step = out->products + out->attention + out->memory + out->idle + out->update + out->comm;
+    out->hidden = hidden_of(cost, rates, out->products + out->attention + out->memory);
+    out->step = out->products + out->attention + out->memory + out->idle + out->update + out->comm -
+                out->hidden;
 }

@@ -179,6 +179,7 @@ void tsi_report_prediction(tsi_text *out, const tsi_run *run)
     if (t.idle > 0) time_row(out, "idle in the pipeline", t.idle);
     time_row(out, "norm and update", t.update);
     time_row(out, "communication", t.comm);
+    if (t.hidden > 0) time_row(out, "of it beside compute", -t.hidden);
     tsi_text_add(out, "</table>\n");
 }
 

@@ -246,6 +246,8 @@ bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forec
 /* ---- traffic */
 ts_status tsi_traffic_begin(tsi_traffic *traffic, ts_mesh *mesh);
 void tsi_traffic_end(tsi_traffic *traffic);
+/* The row that an operation counts in, which was issued while it was heard; -1: none. */
+int32_t tsi_traffic_row(const tsi_traffic *traffic, const tsi_work *operation);
 
 /* ---- what operators do (predict.c) */
 typedef struct tsi_account { /* in a world without data */
@@ -256,6 +258,32 @@ typedef struct tsi_account { /* in a world without data */
 } tsi_account;
 ts_status tsi_account_begin(tsi_account *account, ts_rank *me);
 void tsi_account_end(tsi_account *account, ts_train_cost *out);
+/* What a call has done, given the FLOPs it added. */
+typedef struct tsi_amounts {
+    double product_flops, attention_flops;
+    int64_t bytes;
+} tsi_amounts;
+tsi_amounts tsi_amounts_of(const tsi_op_record *call, double flops);
+
+/* ---- operations that are under way meanwhile (beside.c) */
+enum { TSI_BESIDE_MAX = 256 };
+typedef struct tsi_beside { /* in a world without data */
+    ts_rank *me;
+    const tsi_traffic *traffic; /* that hears what is issued first */
+    tsi_observer hears;
+    double flops_before;
+    struct {
+        const ts_work *work;
+        int64_t bytes;
+        double seconds;
+        int32_t row;
+        bool met;                /* a call came since it was issued */
+    } under_way[TSI_BESIDE_MAX]; /* what has no room counts as hidden by nothing */
+    int32_t count, open[TS_TRAFFIC_MAX];
+    ts_train_beside row[TS_TRAFFIC_MAX];
+} tsi_beside;
+ts_status tsi_beside_begin(tsi_beside *beside, ts_rank *me, const tsi_traffic *traffic);
+void tsi_beside_end(tsi_beside *beside, ts_train_cost *out);
 
 /* ---- what lies where */
 /* Axes and parameters of a materialised model into *out. */

@@ -44,6 +44,26 @@ static ts_train_traffic *row_of(tsi_traffic *t, const char *axes, const char *ki
     return row;
 }
 
+/* What one operation is and moves. */
+static void name_row(const tsi_traffic *t, const tsi_work *work, char *axes, size_t size,
+                     const char **kind)
+{
+    bool folds = work->print.kind == TSI_COMM_EXCHANGE && work->print.reduce != 0;
+    axes_of(t->mesh, work->team, axes, size);
+    *kind = folds ? "reduce_exchange" : tsi_comm_kind_name((tsi_comm_kind)work->print.kind);
+}
+
+int32_t tsi_traffic_row(const tsi_traffic *t, const tsi_work *operation)
+{
+    char axes[sizeof t->row[0].axes];
+    const char *kind;
+    if (!operation->team || operation->team->size < 2) return -1;
+    name_row(t, operation, axes, sizeof axes, &kind);
+    for (int32_t i = 0; i < t->count; i++)
+        if (strcmp(t->row[i].axes, axes) == 0 && strcmp(t->row[i].kind, kind) == 0) return i;
+    return -1;
+}
+
 static void hear_issue(void *context, void *what)
 {
     tsi_traffic *t = context;
@@ -51,11 +71,10 @@ static void hear_issue(void *context, void *what)
     if (!work->team || work->team->size < 2) return;
     tsi_model_counts counts = { 0 };
     char axes[sizeof t->row[0].axes];
-    bool folds = work->print.kind == TSI_COMM_EXCHANGE && work->print.reduce != 0;
+    const char *kind;
     tsi_model_cost(&t->machine, work, &counts);
-    axes_of(t->mesh, work->team, axes, sizeof axes);
-    ts_train_traffic *row = row_of(
-        t, axes, folds ? "reduce_exchange" : tsi_comm_kind_name((tsi_comm_kind)work->print.kind));
+    name_row(t, work, axes, sizeof axes, &kind);
+    ts_train_traffic *row = row_of(t, axes, kind);
     row->count++;
     row->seconds += counts.seconds;
     for (int link = 0; link < TSI_LINK_COUNT; link++)

@@ -115,10 +115,50 @@ TS_TEST(work_is_counted)
         double span = computing + times.idle, share = times.idle / span;
         TEST_SAY(t, fabs(share - cost.bubble) < 1e-9, "%s: idle %g of %g", mesh[i], share, span);
         TEST_CHECK(t, (times.idle > 0) == (i == 2));
-        TEST_CHECK(t, fabs(times.step - span - times.update - times.comm) < 1e-9 * times.step);
+        double shown = times.comm - times.hidden;
+        TEST_CHECK(t, fabs(times.step - span - times.update - shown) < 1e-9 * times.step);
         TEST_CHECK(t, times.comm == cost.comm_seconds);
         ts_train_config_destroy(config);
     }
+}
+
+/* The second halves of layers' sums go on beside the backward of the next, so that a step is
+ * shorter than one thing after the other: by as much as is moved or computed meanwhile, and by
+ * nothing where moving takes all of a core. */
+TS_TEST(what_goes_on_beside_compute_is_hidden)
+{
+    static ts_train_cost cost;
+    ts_train_config *config = published(t, "gpt2-124m", "replicate=8", "model.layers=4");
+    TEST_OK(t, ts_train_forecast(config, &cost));
+    double beside = 0, all = 0, flops = 0;
+    for (int32_t i = 0; i < cost.traffic_count; i++) {
+        TEST_CHECK(t, cost.beside[i].bytes <= cost.traffic[i].bytes);
+        TEST_CHECK(t, cost.beside[i].product_flops <= 1.000001 * cost.product_flops);
+        beside += (double)cost.beside[i].bytes;
+        all += (double)cost.traffic[i].bytes;
+        flops = fmax(flops, cost.beside[i].product_flops);
+    }
+    TEST_SAY(t, beside > 0.2 * all && beside < all, "%g of %g bytes", beside, all);
+    TEST_SAY(t, flops > 0.1 * cost.product_flops, "%g of %g", flops, cost.product_flops);
+    ts_train_rates rates = { .struct_size = sizeof rates,
+                             .product_flops = 1e9,
+                             .attention_flops = 1e9,
+                             .bytes = 1e10,
+                             .comm_bytes = 1e10 };
+    ts_train_times slow, fast, moving;
+    ts_train_predict(&cost, &rates, &slow);
+    TEST_SAY(t, fabs(slow.hidden - beside / 1e10) < 1e-9, "%g s hidden of %g", slow.hidden,
+             beside / 1e10);
+    double sum = slow.products + slow.attention + slow.memory + slow.update + slow.comm;
+    TEST_SAY(t, fabs(slow.step - (sum - slow.hidden)) < 1e-9 * sum, "%g", slow.step);
+    rates.product_flops = rates.attention_flops = rates.bytes = 1e15;
+    ts_train_predict(&cost, &rates, &fast);
+    TEST_SAY(t, fast.hidden < fast.products + fast.attention + fast.memory, "%g s hidden",
+             fast.hidden);
+    rates.moving = 1;
+    ts_train_predict(&cost, &rates, &moving);
+    TEST_CHECK(t, moving.hidden == 0 && moving.step > fast.step);
+    ts_train_config_destroy(config);
 }
 
 /* Below 512 ranks all layers are run, so both ways can be compared. */
