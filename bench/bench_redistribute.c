@@ -51,7 +51,7 @@ typedef struct overlap {
 } overlap;
 
 typedef struct bench {
-    const char *engine, *only;
+    const char *engine, *only, *topology;
     int64_t rank_count, extent, seconds;
     bool json;
     /* filled by rank 0 */
@@ -498,7 +498,8 @@ static int launch(bench *self, int64_t ranks)
     char error[1024];
     ts_world_options options = { .struct_size = sizeof options,
                                  .engine = self->engine,
-                                 .rank_count = ranks };
+                                 .rank_count = ranks,
+                                 .topology = self->topology };
     ts_status status = ts_launch_with(&options, work, self, error, sizeof error);
     if (status == TS_ERR_ARG && self->ranks == 0)
         return cli_fail_usage("bench redistribute", "%s", error);
@@ -524,6 +525,7 @@ int cli_bench_redistribute(int argc, char **argv)
         CLI_INT("ranks", &self.rank_count, 1, 4096, "ranks (default: 2, then 4)"),
         CLI_INT("extent", &self.extent, 8, 1 << 17, "rows and columns (default: 8192)"),
         CLI_TEXT("engine", &self.engine, "NAME", "threads or mpi (default: mpi under mpirun)"),
+        CLI_TOPOLOGY(&self.topology),
         CLI_TEXT("case", &self.only, "NAME", "one case: \"S0 to S1\", ..."),
         CLI_INT("seconds", &self.seconds, 1, 3600,
                 "time to spend for each number of ranks (default: 18)"),
@@ -541,7 +543,8 @@ int cli_bench_redistribute(int argc, char **argv)
     if (code >= 0) return code;
     if (argc > 1)
         return cli_fail_usage("bench redistribute", "unexpected argument \"%s\"", argv[1]);
-    code = check_case(&self);
+    code = cli_check_topology("bench redistribute", self.topology);
+    if (code < 0) code = check_case(&self);
     if (code >= 0) return code;
     code = launch(&self, self.rank_count > 0 ? self.rank_count : 2);
     bool more = self.rank_count == 0 && strcmp(self.engine_used, "threads") == 0;

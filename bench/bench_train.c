@@ -355,10 +355,12 @@ static int check_together(const asked *a)
     if (a->step.model == NULL && of_model)
         return cli_fail_usage("bench train",
                               "--device, --moments, --replay and --rate-only go with --model");
-    bool of_mesh = a->pair.against != NULL || a->pair.pairs != 0 || a->recompute || a->reshard;
+    bool of_mesh = a->pair.against != NULL || a->pair.pairs != 0 || a->recompute || a->reshard ||
+                   a->pair.topology != NULL;
     if (of_mesh && (a->pair.mesh == NULL || a->step.model != NULL))
         return cli_fail_usage("bench train",
-                              "--against, --pairs, --recompute and --reshard go with --mesh%s",
+                              "--against, --pairs, --recompute, --reshard and --topology go with "
+                              "--mesh%s",
                               a->step.model != NULL ? " and without --model" : "");
     if (a->dtype != NULL && a->pair.mesh == NULL && a->step.model == NULL)
         return cli_fail_usage("bench train", "--dtype goes with --mesh or --model");
@@ -400,6 +402,7 @@ static int parse(asked *a, int argc, char **argv)
         CLI_INT("pairs", &a->pair.pairs, 1, BENCH_PAIRS_MAX, "of steps, with --mesh; default 7"),
         CLI_TEXT("recompute", &a->recompute, "none|full|select|N", "with --mesh; default none"),
         CLI_TEXT("reshard", &a->reshard, "auto|yes|no|K", "with --mesh; default auto"),
+        CLI_TOPOLOGY(&a->pair.topology),
         CLI_TEXT("dtype", &a->dtype, "f32|f64|bf16",
                  "with --mesh, default f32; with --model of products, default bf16"),
         CLI_FLAG("operators", &a->hot, "also the operators that take longest"),
@@ -412,7 +415,8 @@ static int parse(asked *a, int argc, char **argv)
     int code = cli_parse(&usage, &argc, argv);
     if (code >= 0) return code;
     if (argc > 1) return cli_fail_usage("bench train", "takes no arguments");
-    return check_together(a);
+    code = cli_check_topology("bench train", a->pair.topology);
+    return code < 0 ? check_together(a) : code;
 }
 
 static int run_step(asked *a)

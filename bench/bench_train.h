@@ -8,7 +8,7 @@
 enum { BENCH_PAIRS_MAX = 64 };
 
 typedef struct bench_pair { /* one model on two meshes */
-    const char *mesh, *against;
+    const char *mesh, *against, *topology;
     ts_model_config config;
     int64_t rows, context, pairs; /* rows 0: two for each rank */
     int64_t warmup;               /* steps that are not counted */

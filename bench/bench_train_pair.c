@@ -247,6 +247,7 @@ static ts_status run_world(duel *d, int64_t ranks, char *error, size_t size)
     }
     options.seed = 1;
     options.events = 1 << 16;
+    options.topology = d->pair->topology;
     return ts_launch_with(&options, work, d, error, size);
 }
 
@@ -314,7 +315,8 @@ static void *open_world(void *argument)
                                  .rank_count = own->ranks,
                                  .timeout_ms = 3600 * 1000, /* the other world has its turn */
                                  .seed = 1,
-                                 .events = 1 << 16 };
+                                 .events = 1 << 16,
+                                 .topology = own->duel->pair->topology };
     own->status = ts_launch_with(&options, work_alone, own, own->error, sizeof own->error);
     if (own->status != TS_OK)
         pass_turn(own->duel, true); /* no rank may have been there to say it */

@@ -179,6 +179,12 @@ void cli_json_bench(
 /* Ranks of a mesh whose axes are roles; 0: "*", as many as there are. ts_last_error says why not.
  */
 ts_status cli_mesh_ranks(const char *text, int64_t *ranks);
+/* --topology: -1, or the exit code after saying that there is no such. NULL and "auto" are right.
+ */
+int cli_check_topology(const char *command, const char *name);
+#define CLI_TOPOLOGY(target)                                                                       \
+    CLI_TEXT("topology", target, "NAME|FILE",                                                      \
+             "plan for these links: a preset, or a file of bench comm (default auto: as found)")
 /* A word of recomputation: none, full, select, or N, every n-th block as a whole. False: none. */
 bool cli_recompute_parse(const char *word, ts_recompute *what, int64_t *every);
 /* Do commands that train make units of a model's blocks there? */

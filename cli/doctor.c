@@ -50,9 +50,12 @@ typedef struct report {
     cli_machine machine;
     bool found[PARTS][PARTS_MAX];
     char text[PARTS][PARTS_MAX][512];
-    bool runs; /* two ranks started and agreed */
+    bool runs, first; /* ranks started and agreed; rank 0 was of this process */
+    int64_t ranks, nodes;
+    ts_topology topology; /* what its plans take the links for */
     double start_seconds;
     char problem[512], plans[512]; /* plans: what ts_op_cache_text said */
+    char job[512]; /* why the ranks of a launcher's job did not start; "": they did */
 } report;
 
 static const char *compiler_text(void)
@@ -91,10 +94,24 @@ static void try_plans(ts_rank *me, report *out)
     ts_mesh_release(mesh);
 }
 
+/* Where the ranks live, as the engine found it. */
+static ts_status find_nodes(ts_rank *me, report *out)
+{
+    const ts_world *world = ts_rank_world(me);
+    out->first = true;
+    out->ranks = ts_rank_count(me);
+    for (int64_t i = 0; i < out->ranks; i++) {
+        int64_t node = ts_world_node(world, i);
+        if (node >= out->nodes) out->nodes = node + 1;
+    }
+    return ts_topology_of(ts_rank_world(me), &out->topology);
+}
+
 /* The trial: ranks sum their numbers, and everybody must see the same sum. */
 static ts_status trial(ts_rank *me, void *arg)
 {
     try_plans(me, arg);
+    if (ts_rank_index(me) == 0 && find_nodes(me, arg) != TS_OK) return ts_rank_status(me);
     int64_t mine = ts_rank_index(me) + 1, sum = 0;
     ts_array in = { .struct_size = sizeof in, .data = &mine, .meta = { .dtype = TS_DTYPE_I64 } };
     ts_array out = in;
@@ -108,6 +125,18 @@ static ts_status trial(ts_rank *me, void *arg)
     return status;
 }
 
+/* The ranks of the job that this process is of, wherever they are; else two threads. */
+static bool try_ranks(report *out)
+{
+    ts_world_options threads = TS_INIT(ts_world_options);
+    threads.engine = "threads";
+    threads.rank_count = 2;
+    if (ts_launcher() != NULL &&
+        ts_launch_with(NULL, trial, out, out->job, sizeof out->job) == TS_OK)
+        return true;
+    return ts_launch_with(&threads, trial, out, out->problem, sizeof out->problem) == TS_OK;
+}
+
 static void examine(report *out)
 {
     memset(out, 0, sizeof *out);
@@ -117,8 +146,7 @@ static void examine(report *out)
             out->found[k][i] =
                 parts[k].find(parts[k].name[i], out->text[k][i], sizeof out->text[k][i]) == TS_OK;
     double start = cli_now();
-    out->runs = ts_launch_with(TS_OPTIONS(ts_world_options, .engine = "threads", .rank_count = 2),
-                               trial, out, out->problem, sizeof out->problem) == TS_OK;
+    out->runs = try_ranks(out);
     out->start_seconds = cli_now() - start;
 }
 
@@ -131,6 +159,22 @@ static void put_part(ts_json_writer *json, const report *r, size_t k)
         ts_json_put_member_text(json, "name", parts[k].name[i]);
         ts_json_put_member_bool(json, "found", r->found[k][i]);
         ts_json_put_member_text(json, "text", r->text[k][i]);
+        ts_json_put_close(json, '}');
+    }
+    ts_json_put_close(json, ']');
+}
+
+static void put_levels(ts_json_writer *json, const report *r)
+{
+    ts_json_put_member_int(json, "ranks", r->ranks);
+    ts_json_put_member_int(json, "nodes", r->nodes);
+    ts_json_put_member_text(json, "topology", r->topology.name);
+    ts_json_put_key(json, "levels");
+    ts_json_put_open(json, '[');
+    for (int32_t i = 0; i < r->topology.level_count; i++) {
+        ts_json_put_open(json, '{');
+        ts_json_put_member_text(json, "name", r->topology.level[i].name);
+        ts_json_put_member_int(json, "ranks", r->topology.level[i].ranks);
         ts_json_put_close(json, '}');
     }
     ts_json_put_close(json, ']');
@@ -161,11 +205,26 @@ static int print_json(const report *r)
     ts_json_put_member_bool(&json, "runs", r->runs);
     ts_json_put_member_real(&json, "start_seconds", r->start_seconds);
     ts_json_put_member_text(&json, "plans", r->plans);
+    put_levels(&json, r);
+    if (r->job[0]) ts_json_put_member_text(&json, "job", r->job);
     if (!r->runs) ts_json_put_member_text(&json, "problem", r->problem);
     ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
     ts_json_writer_release(&json);
     return code;
+}
+
+static void print_nodes(const report *r)
+{
+    printf("\nnodes of the ranks below, and the links that plans take between them\n");
+    printf("  nodes        %lld\n  topology     %s\n", (long long)r->nodes, r->topology.name);
+    for (int32_t i = 0; i < r->topology.level_count; i++) {
+        const ts_topology_level *level = &r->topology.level[i];
+        char ranks[32] = "all";
+        if (level->ranks > 0) snprintf(ranks, sizeof ranks, "%lld", (long long)level->ranks);
+        printf("  %-12s %s ranks, %g us, %g GiB/s\n", level->name, ranks, level->latency_us,
+               level->bandwidth_gib_s);
+    }
 }
 
 static void print_text(const report *r)
@@ -194,9 +253,11 @@ static void print_text(const report *r)
         printf("  %.*s\n", length, line);
         line += length + (line[length] == '\n');
     }
+    if (r->job[0]) printf("\nthe ranks of this job (%s) do not start: %s\n", ts_launcher(), r->job);
     if (r->runs) {
-        printf("\n2 ranks started, summed and stopped in %s: tessera runs here\n",
-               cli_seconds(start, sizeof start, r->start_seconds));
+        print_nodes(r);
+        printf("\n%lld ranks started, summed and stopped in %s: tessera runs here\n",
+               (long long)r->ranks, cli_seconds(start, sizeof start, r->start_seconds));
     } else {
         printf("\ntessera does not run here: %s\n", r->problem);
     }
@@ -219,9 +280,10 @@ int cli_doctor(int argc, char **argv)
     if (r == NULL) return cli_fail("doctor", "out of memory");
     examine(r);
     int bad = 0;
-    if (json)
+    bool tells = r->first || !r->runs; /* of a job's processes, the first */
+    if (tells && json)
         bad = print_json(r);
-    else
+    else if (tells)
         print_text(r);
     bad |= !r->runs;
     free(r);

@@ -263,6 +263,14 @@ ts_status cli_mesh_ranks(const char *text, int64_t *ranks)
     return status;
 }
 
+int cli_check_topology(const char *command, const char *name)
+{
+    ts_topology known;
+    if (name == NULL || strcmp(name, "auto") == 0) return -1;
+    if (ts_topology_load(name, &known) == TS_OK) return -1;
+    return cli_fail_usage(command, "--topology: %s", ts_last_error());
+}
+
 bool cli_recompute_parse(const char *word, ts_recompute *what, int64_t *every)
 {
     static const char *const ways[] = { "none", "full", "select" }; /* as ts_recompute */

@@ -225,6 +225,9 @@ static int run(job *j)
     if (!elsewhere) options.device = device;
     ts_train_config_get(j->config, "train.deterministic", text, sizeof text);
     if (strcmp(text, "0") == 0) (void)setenv("TESSERA_DETERMINISTIC", "0", 1);
+    char topology[512];
+    ts_train_config_get(j->config, "parallel.topology", topology, sizeof topology);
+    if (strcmp(topology, "auto") != 0) options.topology = topology;
     ts_train_config_get(j->config, "comm.reduce", text, sizeof text);
     if (strcmp(text, "auto") != 0) (void)setenv("TESSERA_REDUCE", text, 1);
     options.events = 1 << 15; /* a step's, so that all are counted */

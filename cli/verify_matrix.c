@@ -359,6 +359,7 @@ int cli_verify_parallel(int argc, char **argv)
         CLI_LIST("models", &models, "DIR", "instead of the built-in families; several may follow"),
         CLI_TEXT("device", &how.device, "NAME",
                  "cpu, cuda, queue or auto (default TESSERA_DEVICE, else cpu)"),
+        CLI_TOPOLOGY(&how.topology),
         CLI_TEXT("only", &only, "ROLES", "rows that have all of these: \"fsdp, tp\""),
         CLI_INT("sample", &sample, 1, 1 << 20, "so many cells, chosen by the seed (default all)"),
         CLI_INT("seed", &seed, 0, INT64_MAX, "of weights, tokens and the sample (default 1)"),
@@ -372,6 +373,8 @@ int cli_verify_parallel(int argc, char **argv)
         options, NULL
     };
     int code = cli_parse(&usage, &argc, argv);
+    if (code >= 0) return code;
+    code = cli_check_topology("verify parallel", how.topology);
     if (code >= 0) return code;
     uint32_t roles;
     if (!roles_of(only, &roles))

@@ -25,7 +25,7 @@ static const tolerances exact = { 1e-6, 1e-5, 1e-4, 1e-4, 1e-3 };
 static const tolerances rounded = { 1e-2, 5e-2, 1e-1, 3e-2, 1e-1 };
 
 typedef struct verify_model {
-    const char *directory, *mesh, *plan, *recompute, *reshard, *dtype, *device, *order;
+    const char *directory, *mesh, *plan, *recompute, *reshard, *dtype, *device, *order, *topology;
     const char *attention, *balance;
     ts_balance cut;
     int32_t algorithm; /* ts_attention_algorithm */
@@ -410,6 +410,7 @@ static int run(verify_model *v)
 {
     ts_world_options options = TS_INIT(ts_world_options);
     options.device = v->device;
+    options.topology = v->topology;
     int64_t ranks;
     if (cli_mesh_ranks(v->mesh, &ranks) != TS_OK)
         return cli_fail_usage("verify model", "%s", ts_last_error());
@@ -485,6 +486,7 @@ int cli_verify_model(int argc, char **argv)
         CLI_INT("micro-batches", &v.micros, 1, 1 << 20, "of the axis pp (default 4)"),
         CLI_TEXT("device", &v.device, "NAME",
                  "cpu, cuda, queue or auto (default TESSERA_DEVICE, else cpu)"),
+        CLI_TOPOLOGY(&v.topology),
         CLI_TEXT("recompute", &v.recompute, "none|full|select|N",
                  "what backward makes again: whole blocks, what is cheap, every n-th block "
                  "(default none)"),
@@ -505,7 +507,8 @@ int cli_verify_model(int argc, char **argv)
     if (code >= 0) return code;
     if (argc != 2) return cli_fail_usage("verify model", "needs one directory");
     v.directory = argv[1];
-    code = read_words(&v);
+    code = cli_check_topology("verify model", v.topology);
+    if (code < 0) code = read_words(&v);
     if (code < 0) code = read_reference(&v);
     if (code < 0) code = run(&v);
     ts_schedule_destroy(v.schedule);

@@ -279,6 +279,7 @@ static bool launch(trial *t, const verify_run *run, int64_t ranks, verify_cell *
     options.rank_count = ranks;
     options.seed = run->seed;
     options.device = run->device;
+    options.topology = run->topology;
     options.events = 1 << 14; /* a step's, so that all are counted */
     bool good = true;
     for (int64_t r = 0; r < ranks; r++) {

@@ -28,7 +28,7 @@ typedef struct verify_cell {
 } verify_cell;
 
 typedef struct verify_run {
-    const char *device;
+    const char *device, *topology;
     uint64_t seed;
 } verify_run;
 

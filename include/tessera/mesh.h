@@ -53,7 +53,7 @@ TS_API int64_t ts_mesh_rank_end(const ts_mesh *mesh); /* one more than its great
 TS_API int ts_mesh_coord_of(const ts_mesh *mesh, int64_t rank, int64_t *coord); /* 0: not in it */
 TS_API ts_mesh *ts_mesh_parent(const ts_mesh *mesh); /* what it was derived from, or NULL */
 TS_API int ts_mesh_equal(const ts_mesh *a, const ts_mesh *b); /* same axes, names and ranks */
-/* 1 if ranks along the axis are always of one node; 0 also if nothing is known of nodes. */
+/* 1 if ranks along the axis are always of one node (ts_world_node). */
 TS_API int ts_mesh_axis_in_node(const ts_mesh *mesh, int32_t axis);
 TS_API size_t ts_mesh_text(const ts_mesh *mesh, char *out, size_t size); /* like snprintf */
 /* The group of the ranks that differ from me in these axes only ("tp", "dp, tp", NULL: all), in the

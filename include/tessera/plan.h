@@ -153,7 +153,7 @@ TS_API void ts_plan_options_init(ts_plan_options *options);
 TS_API const char *ts_plan_family_name(ts_plan_family family);
 TS_API const char *ts_step_kind_name(ts_step_kind kind);
 
-/* Presets: reference-cpu, 8xh100, 8xh200, torus, ethernet, threads. */
+/* Presets: reference-cpu, 8xh100, 8xh200, torus, ethernet, threads, cluster. */
 TS_API TS_NODISCARD ts_status ts_topology_preset(const char *name, ts_topology *out);
 /* The JSON form (docs/planning.md). A name without '{' is a preset, or else the path of a file. */
 TS_API TS_NODISCARD ts_status ts_topology_parse(const char *text, ts_topology *out);
@@ -161,7 +161,9 @@ TS_API TS_NODISCARD ts_status ts_topology_load(const char *preset_or_path, ts_to
 TS_API TS_NODISCARD ts_status ts_topology_save(const ts_topology *topology, const char *path);
 TS_API size_t ts_topology_json(const ts_topology *topology, char *out,
                                size_t size); /* like snprintf */
-/* The world's topology: what plans use unless told otherwise. Setting it starts a new generation of
+/* The world's topology: what plans use unless told otherwise; at first what ts_world_options says,
+ * or `threads` on one node and, with the nodes that the engine found, `cluster` or 8xh100 (GPUs) on
+ * several. Setting it starts a new generation of
  * plans and must be done alike in every process. */
 TS_API ts_status ts_topology_of(ts_world *world, ts_topology *out);
 TS_API ts_status ts_topology_set(ts_world *world, const ts_topology *topology);

@@ -45,6 +45,9 @@ typedef struct ts_world_options {
     int64_t handles_kept; /* of a rank's ended tensors so many, at 128 bytes each, are kept apart
                            * from new ones: using one of their handles is an error for sure. 0:
                            * TESSERA_HANDLES_KEPT, else 65,536, less if ranks are many */
+    const char *topology; /* what plans take the links of the ranks for: a preset or a file
+                           * (ts_topology_load), of the first process; NULL: TESSERA_TOPOLOGY, else
+                           * "auto": by the nodes that the engine found, and the device */
 } ts_world_options;
 
 TS_BEGIN_C
@@ -75,6 +78,9 @@ TS_API int64_t ts_world_local_count(const ts_world *world); /* ranks of this pro
 TS_API const char *ts_world_engine(const ts_world *world);  /* "threads" */
 /* "cpu"; where it was to be found ("auto") with the reason: "cuda:0 (auto: NVIDIA H200, ..)". */
 TS_API const char *ts_world_device(const ts_world *world);
+/* The node (machine) of a rank: a number from 0 in the order of their first ranks, the same in
+ * every process; -1: no such rank. */
+TS_API int64_t ts_world_node(const ts_world *world, int64_t rank);
 
 /* Can this engine be used here? "threads", "model", "mpi", or one MPI: "mpi:openmpi", "mpi:mpich".
  * TS_OK, or TS_ERR_MISSING; `text` (may be NULL) receives where it is, or why not and what to

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/intmath.h"
 #include "base/log.h"
 
 TSI_TLS_DIRECT _Thread_local ts_rank *tsi_attached;
@@ -168,6 +169,27 @@ ts_status tsi_world_make(int64_t rank_count, int64_t local_count, int64_t first_
     return status;
 }
 
+void tsi_world_settle_nodes(ts_world *world)
+{
+    int32_t *node = world->node, count = 0;
+    int64_t unit = 0; /* all places where another node begins are multiples of it */
+    bool plain = true;
+    if (node == NULL) {
+        if (world->node_ranks == 0) world->node_ranks = world->rank_count;
+        return;
+    }
+    for (int64_t r = 1; r < world->rank_count; r++)
+        if (node[r] != node[r - 1]) unit = tsi_gcd(r, unit);
+    world->node_ranks = unit > 0 ? unit : world->rank_count;
+    for (int64_t r = 0; r < world->rank_count; r++) {
+        node[r] = node[r] == r ? count++ : node[node[r]];
+        plain &= node[r] == r / world->node_ranks;
+    }
+    if (!plain) return;
+    tsi_free(node);
+    world->node = NULL;
+}
+
 void tsi_world_unmake(ts_world *world)
 {
     if (world == NULL) return;
@@ -185,6 +207,7 @@ void tsi_world_unmake(ts_world *world)
         tsi_free(world->rank[i]);
     }
     tsi_free(world->rank);
+    tsi_free(world->node);
     pthread_mutex_destroy(&world->lock);
     tsi_free(world);
     tsi_log_flush();
@@ -268,6 +291,12 @@ const char *tsi_here_within(const char *place)
 int64_t ts_world_size(const ts_world *world)
 {
     return world != NULL ? world->rank_count : 0;
+}
+
+int64_t ts_world_node(const ts_world *world, int64_t rank)
+{
+    if (world == NULL || rank < 0 || rank >= world->rank_count) return -1;
+    return tsi_world_node(world, rank);
 }
 
 int64_t ts_world_local_count(const ts_world *world)

@@ -69,7 +69,19 @@ struct ts_world {
     /* Of a world without data: its ranks are meant as threads of one process; its kernels take the
      * scratch that the host's would take of a rank's pool. */
     int32_t together, scratch;
+    /* Every so many neighbours (the last perhaps fewer) are of one node; 0: nothing is known. Where
+     * that does not say it all, `node` has the node of each rank, from 0 in the order of their
+     * first ranks; else it is NULL. */
+    int64_t node_ranks;
+    int32_t *node;
 };
+
+/* The node of a rank; -1: nothing is known. */
+static inline int64_t tsi_world_node(const ts_world *world, int64_t rank)
+{
+    if (world->node) return rank < world->rank_count ? world->node[rank] : -1;
+    return world->node_ranks > 0 ? rank / world->node_ranks : -1;
+}
 
 struct ts_rank {
     ts_world *world;
@@ -149,6 +161,9 @@ static inline void *tsi_slot_get(const ts_rank *rank, tsi_slot slot)
 ts_status tsi_world_make(int64_t rank_count, int64_t local_count, int64_t first_index,
                          int64_t events, ts_world **out);
 void tsi_world_unmake(ts_world *world); /* destroys ranks, then slots, descending */
+/* Settles nodes: `node` has the first rank of each rank's node until now. NULL: node_ranks as it
+ * is, 0 of which means one node. */
+void tsi_world_settle_nodes(ts_world *world);
 
 /* TS_OK if the rank is this thread's and healthy; else the status to return (recorded as the rules
  * of world.h say). Every recorded function begins with it. What others posted is done first. */

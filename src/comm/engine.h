@@ -185,7 +185,22 @@ typedef struct tsi_engine_options {
     const struct tsi_engine *inner;
     const tsi_device *device;
     bool by_name;
+    /* TESSERA_NODES: so many ranks count as one node, then so many; the last number repeats. 0
+     * numbers: nodes are machines. */
+    const int64_t *node_sizes;
+    int64_t node_size_count;
+    void *agreed; /* bytes that open makes those of the first process, everywhere */
+    size_t agreed_bytes;
 } tsi_engine_options;
+
+/* The node that a rank counts to; 0 without numbers. */
+static inline int64_t tsi_node_wanted(const int64_t *sizes, int64_t count, int64_t rank)
+{
+    int64_t node = 0;
+    for (; node < count - 1 && rank >= sizes[node]; node++)
+        rank -= sizes[node];
+    return count > 0 ? node + rank / sizes[node] : 0;
+}
 
 struct tsi_model_counts; /* comm/model/model.h */
 
@@ -195,7 +210,8 @@ typedef struct tsi_engine {
     bool direct;  /* an exchange needs no intermediate copy */
     bool no_data; /* model: blocks are not touched */
 
-    /* Process level. open fills world->rank_count, local_count, first_index. */
+    /* Process level. open fills world->rank_count, local_count, first_index; where ranks are of
+     * several nodes, node_ranks, or in a list `node` the first rank of each rank's node. */
     ts_status (*open)(const tsi_engine_options *options, void **state);
     void (*close)(void *state); /* all works are done or poisoned */
 

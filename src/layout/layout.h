@@ -92,9 +92,7 @@ static inline void tsi_mesh_desc_release(tsi_mesh_desc *mesh)
 {
     if (mesh) tsi_interned_release(&mesh->interned);
 }
-/* What is known of the machine: ranks of one node are neighbours, so many each (0: unknown). */
-ts_status tsi_layout_set_node(ts_world *world, int64_t ranks_per_node);
-int64_t tsi_layout_node(ts_world *world);
+/* Is every line along the axis of one node of the world? */
 bool tsi_mesh_desc_in_node(const tsi_mesh_desc *mesh, int32_t axis);
 
 /* From parts, for planners and operators: `place` has one entry per axis. Of the cuts of one dim

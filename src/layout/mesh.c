@@ -361,13 +361,16 @@ static bool regular_in_node(const tsi_mesh_desc *mesh, int32_t axis, int64_t nod
 
 bool tsi_mesh_desc_in_node(const tsi_mesh_desc *mesh, int32_t axis)
 {
-    int64_t node = tsi_layout_node(mesh->world), coord[TS_NDIM_MAX];
-    if (node <= 0) return false;
-    if (!mesh->map) return regular_in_node(mesh, axis, node);
+    const ts_world *world = mesh->world;
+    int64_t coord[TS_NDIM_MAX];
+    if (world->node_ranks <= 0) return false;
+    if (!mesh->map && !world->node) return regular_in_node(mesh, axis, world->node_ranks);
     for (int64_t i = 0; i < mesh->count; i++) {
         tsi_mesh_desc_unravel(mesh, i, coord);
+        int64_t node = tsi_world_node(world, tsi_mesh_desc_rank(mesh, coord));
         coord[axis] = 0;
-        if (mesh->map[i] / node != tsi_mesh_desc_rank(mesh, coord) / node) return false;
+        if (node < 0 || tsi_world_node(world, tsi_mesh_desc_rank(mesh, coord)) != node)
+            return false;
     }
     return true;
 }

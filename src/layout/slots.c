@@ -115,20 +115,3 @@ ts_status tsi_recent_hold(ts_world *world, tsi_interned *value)
     tsi_recent_close(recent);
     return TS_OK;
 }
-
-ts_status tsi_layout_set_node(ts_world *world, int64_t ranks_per_node)
-{
-    tsi_layout_state *state = tsi_layout_state_of(world);
-    if (!state) return TS_ERR_MEMORY;
-    if (ranks_per_node < 0)
-        return TSI_FAIL(TS_ERR_ARG, "ranks per node must be at least 1, or 0 for unknown, got %lld",
-                        (long long)ranks_per_node);
-    atomic_store_explicit(&state->ranks_per_node, ranks_per_node, memory_order_relaxed);
-    return TS_OK;
-}
-
-int64_t tsi_layout_node(ts_world *world)
-{
-    tsi_layout_state *state = tsi_layout_state_of(world);
-    return state ? atomic_load_explicit(&state->ranks_per_node, memory_order_relaxed) : 0;
-}

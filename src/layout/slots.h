@@ -33,7 +33,6 @@ typedef struct tsi_recent {
 
 typedef struct tsi_layout_state {
     tsi_intern *meshes, *shardings, *layouts;
-    _Atomic int64_t ranks_per_node;
     pthread_mutex_t lock;
     tsi_recent recent;
     ts_mesh *handles; /* descriptions without a rank */

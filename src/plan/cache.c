@@ -45,7 +45,6 @@ static void plan_state_destroy(void *pointer)
 
 static void *plan_state_create(ts_world *world)
 {
-    (void)world;
     plan_state *state = tsi_calloc(1, sizeof *state);
     if (!state) {
         (void)tsi_fail_memory("the cache of plans", sizeof *state);
@@ -54,7 +53,7 @@ static void *plan_state_create(ts_world *world)
     pthread_mutex_init(&state->lock, NULL);
     for (int32_t i = 0; i < STRIPES; i++)
         pthread_mutex_init(&state->stripe[i].lock, NULL);
-    if (ts_topology_preset("threads", &state->topology) != TS_OK) {
+    if (tsi_topology_find(world, &state->topology) != TS_OK) {
         plan_state_destroy(state);
         return NULL;
     }

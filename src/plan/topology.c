@@ -13,11 +13,12 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "device/device.h"
 
 #define GIB 1073741824.0
 
-const char *const tsi_topology_presets[] = { "reference-cpu", "8xh100",  "8xh200", "torus",
-                                             "ethernet",      "threads", NULL };
+const char *const tsi_topology_presets[] = { "reference-cpu", "8xh100",  "8xh200",  "torus",
+                                             "ethernet",      "threads", "cluster", NULL };
 
 /* Data table; the rows are in the order of tsi_topology_presets. */
 static const ts_topology preset_table[] = {
@@ -80,6 +81,17 @@ static const ts_topology preset_table[] = {
       .hops = TS_HOPS_FLAT,
       .level_count = 1,
       .level = { { "memory", 0, 0.4, 16, 32 } } },
+    /* Machines of thread ranks or processes, whose eight share one link of `ethernet`. */
+    { .name = "cluster",
+      .base_us = 3.0,
+      .all_to_all_us = 0.5,
+      .exchange_us = 1.5,
+      .copy_gib_s = 16,
+      .reduce_gib_s = 24,
+      .shared_gib_s = 48,
+      .hops = TS_HOPS_FLAT,
+      .level_count = 2,
+      .level = { { "memory", 8, 0.4, 16, 32 }, { "network", 0, 22.0, 2.6 / 8, 0 } } },
 };
 
 ts_status ts_topology_preset(const char *name, ts_topology *out)
@@ -100,8 +112,25 @@ ts_status ts_topology_preset(const char *name, ts_topology *out)
     return TSI_FAIL(
         TS_ERR_ARG,
         "topology: no preset '%s'; there are reference-cpu, 8xh100, 8xh200, torus, ethernet, "
-        "threads",
+        "threads, cluster",
         name);
+}
+
+ts_status tsi_topology_for(const char *kind, int64_t node, int64_t ranks, ts_topology *out)
+{
+    bool cuda = strcmp(kind, "cuda") == 0;
+    if (node <= 0 || node >= ranks) return ts_topology_preset("threads", out);
+    TSI_TRY(ts_topology_preset(cuda ? "8xh100" : "cluster", out));
+    /* A GPU has a link of its own; other ranks share that of their node. */
+    if (!cuda) out->level[1].bandwidth_gib_s *= (double)out->level[0].ranks / (double)node;
+    out->level[0].ranks = node;
+    return TS_OK;
+}
+
+ts_status tsi_topology_find(ts_world *world, ts_topology *out)
+{
+    return tsi_topology_for(tsi_world_device(world)->kind, world->node_ranks, world->rank_count,
+                            out);
 }
 
 static bool bad_rate(double value, bool zero_allowed)

@@ -77,6 +77,12 @@ static inline bool tsi_links_same_node(const tsi_links *links, int64_t a, int64_
 
 /* What one rank's products of this dtype do in a microsecond. */
 double tsi_topology_flops(const ts_topology *topology, ts_dtype dtype);
+/* Of one node `threads`, of several the preset of a kind of device with nodes of so many ranks (0:
+ * one has all). */
+ts_status tsi_topology_for(const char *kind, int64_t node, int64_t ranks, ts_topology *out);
+/* What a world plans with unless it is told: that, with the nodes that its engine found. Levels are
+ * units of neighbours: of nodes that are no such units they have what neighbours always share. */
+ts_status tsi_topology_find(ts_world *world, ts_topology *out);
 uint64_t tsi_topology_hash(const ts_topology *topology);
 ts_status tsi_topology_check(const ts_topology *topology); /* finite, positive, levels ascending */
 extern const char *const tsi_topology_presets[];           /* NULL-terminated */

@@ -18,7 +18,7 @@
 #include "comm/engine.h"
 #include "device/device.h"
 
-enum { TSI_RANKS_THREADS_MAX = 65536, TSI_RANKS_MODEL_MAX = 100000000 };
+enum { TSI_RANKS_THREADS_MAX = 65536, TSI_RANKS_MODEL_MAX = 100000000, TSI_NODE_SIZES_MAX = 64 };
 
 /* NCCL stands on one of the others, which is settled with it. */
 typedef enum tsi_engine_id {
@@ -35,6 +35,8 @@ typedef struct tsi_settings {
     bool nccl;         /* asked for by name: over `engine` */
     const char *why;   /* why this engine: "started by a launcher (OMPI_COMM_WORLD_RANK)" */
     const char *trace; /* TESSERA_TRACE: where ts_launch writes a trace; NULL: nowhere */
+    int64_t node_size[TSI_NODE_SIZES_MAX]; /* TESSERA_NODES: tsi_engine_options.node_sizes */
+    int64_t node_size_count;
 } tsi_settings;
 
 /* Fills in what the caller left open. TS_ERR_ARG names the option or variable and its value. */

@@ -172,6 +172,22 @@ static ts_status check_others(void)
     return number_from_environment("TESSERA_QUEUE_SEED", 0, INT64_MAX, 1, &number);
 }
 
+/* "2": nodes of two ranks; "3, 1": one of three, then nodes of one. */
+static ts_status settle_nodes(tsi_settings *settings)
+{
+    const char *text = getenv("TESSERA_NODES");
+    if (text == NULL || text[0] == '\0') return TS_OK;
+    tsi_cursor cursor = tsi_cursor_of("TESSERA_NODES", text);
+    do {
+        int64_t size = 0;
+        if (settings->node_size_count == TSI_NODE_SIZES_MAX || !tsi_cursor_int(&cursor, &size) ||
+            size < 1)
+            return tsi_cursor_fail(&cursor, "the ranks of a node, of up to 64 nodes");
+        settings->node_size[settings->node_size_count++] = size;
+    } while (tsi_cursor_take(&cursor, ','));
+    return tsi_cursor_done(&cursor) ? TS_OK : tsi_cursor_fail(&cursor, "a comma, or the end");
+}
+
 ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *out)
 {
     *out = (tsi_settings){ .user = TS_INIT(ts_world_options) };
@@ -198,6 +214,11 @@ ts_status tsi_settings_resolve(const ts_world_options *options, tsi_settings *ou
     TSI_TRY(settle("events", "TESSERA_EVENTS", EVENTS_MAX, EVENTS_DEFAULT, &user->events));
     const char *device = getenv("TESSERA_DEVICE");
     if (user->device == NULL && device != NULL && device[0] != '\0') user->device = device;
+    const char *topology = getenv("TESSERA_TOPOLOGY");
+    if (user->topology == NULL && topology != NULL && topology[0] != '\0')
+        user->topology = topology;
+    if (user->topology != NULL && strcmp(user->topology, "auto") == 0) user->topology = NULL;
+    TSI_TRY(settle_nodes(out));
     TSI_TRY(number_in_range("progress", user->progress, 0, 1));
     TSI_TRY(settle("handles_kept", "TESSERA_HANDLES_KEPT", INT64_MAX, 0, &user->handles_kept));
     TSI_TRY(check_others());

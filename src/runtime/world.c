@@ -14,6 +14,7 @@
 #include "comm/model/model_engine.h"
 #include "device/device.h"
 #include "device/moments.h"
+#include "plan/topology.h"
 #include "runtime/module_load.h"
 #include "runtime/runtime.h"
 
@@ -77,25 +78,57 @@ static bool needs_nccl(ts_world *world, const tsi_settings *settings)
     return !reaches;
 }
 
-static ts_status open_engine(ts_world *world, const tsi_settings *settings)
+/* The topology that was asked for: the first process reads it for all, so that every rank plans
+ * alike. */
+typedef struct agreement {
+    bool given;
+    ts_status status; /* of reading it */
+    ts_topology topology;
+} agreement;
+
+static void read_topology(const tsi_settings *settings, agreement *out)
 {
-    tsi_runtime *runtime = tsi_runtime_of(world);
-    const tsi_engine *engine = NULL, *inner = NULL;
-    TSI_TRY(find_engine(settings, &engine));
-    if (needs_nccl(world, settings)) {
-        inner = engine;
-        TSI_TRY(tsi_module_nccl(&engine));
+    memset(out, 0, sizeof *out); /* it is sent as it lies */
+    out->given = settings->user.topology != NULL;
+    if (out->given) out->status = ts_topology_load(settings->user.topology, &out->topology);
+}
+
+/* `here`: how reading went in this process, whose sentence stands if it failed. */
+static ts_status take_topology(ts_world *world, const agreement *agreed, ts_status here)
+{
+    if (!agreed->given) return TS_OK;
+    if (agreed->status == TS_OK) {
+        tsi_log(TSI_LOG_INFO, "plans take the links for those of %s", agreed->topology.name);
+        return ts_topology_set(world, &agreed->topology);
     }
-    tsi_engine_options options = { .struct_size = sizeof options,
-                                   .world = world,
-                                   .user = &settings->user,
-                                   .host = tsi_comm_host(),
-                                   .launcher = tsi_launcher_find(),
-                                   .inner = inner,
-                                   .device = tsi_world_device(world),
-                                   .by_name = settings->nccl };
+    if (here != TS_OK) return here;
+    return TSI_FAIL(agreed->status, "topology: the first process could not read it");
+}
+
+/* Threads are of one node, unless they are to count as those of several. */
+static ts_status find_nodes(ts_world *world, const tsi_engine_options *options)
+{
+    const int64_t *sizes = options->node_sizes, some = options->node_size_count;
+    bool found = world->node != NULL || world->node_ranks > 0;
+    if (some > 0 && !found && world->local_count == world->rank_count) {
+        size_t count = (size_t)world->rank_count;
+        world->node = tsi_alloc_array(count, sizeof *world->node);
+        if (world->node == NULL)
+            return tsi_fail_memory("the nodes of ranks", count * sizeof *world->node);
+        for (int64_t r = 0, first = 0; r < world->rank_count; r++) {
+            if (tsi_node_wanted(sizes, some, r) != tsi_node_wanted(sizes, some, first)) first = r;
+            world->node[r] = (int32_t)first;
+        }
+    }
+    tsi_world_settle_nodes(world);
+    return TS_OK;
+}
+
+static ts_status start_engine(ts_world *world, const tsi_settings *settings,
+                              const tsi_engine *engine, const tsi_engine_options *options)
+{
     void *state = NULL;
-    TSI_TRY(engine->open(&options, &state));
+    TSI_TRY(engine->open(options, &state));
     number_ranks(world, settings);
     if (engine->no_data) tsi_world_device_set(world, tsi_device_none());
     ts_status status = tsi_comm_open(world, engine, state);
@@ -104,7 +137,35 @@ static ts_status open_engine(ts_world *world, const tsi_settings *settings)
         return status;
     }
     if (settings->user.progress == 1) tsi_comm_helpers_limit(world, 0);
-    runtime->engine = engine;
+    tsi_runtime_of(world)->engine = engine;
+    return find_nodes(world, options);
+}
+
+static ts_status open_engine(ts_world *world, const tsi_settings *settings)
+{
+    const tsi_engine *engine = NULL, *inner = NULL;
+    TSI_TRY(find_engine(settings, &engine));
+    if (needs_nccl(world, settings)) {
+        inner = engine;
+        TSI_TRY(tsi_module_nccl(&engine));
+    }
+    agreement agreed;
+    read_topology(settings, &agreed);
+    ts_status here = agreed.status;
+    tsi_engine_options options = { .struct_size = sizeof options,
+                                   .world = world,
+                                   .user = &settings->user,
+                                   .host = tsi_comm_host(),
+                                   .launcher = tsi_launcher_find(),
+                                   .inner = inner,
+                                   .device = tsi_world_device(world),
+                                   .by_name = settings->nccl,
+                                   .node_sizes = settings->node_size,
+                                   .node_size_count = settings->node_size_count,
+                                   .agreed = &agreed,
+                                   .agreed_bytes = sizeof agreed };
+    TSI_TRY(start_engine(world, settings, engine, &options));
+    TSI_TRY(take_topology(world, &agreed, here));
     tsi_log(TSI_LOG_INFO, "%lld ranks on engine %s%s%s (%s)", (long long)world->rank_count,
             engine->name, inner ? " over " : "", inner ? inner->name : "", settings->why);
     return TS_OK;

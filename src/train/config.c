@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "model/model.h"
+#include "plan/topology.h"
 #include "train/run.h"
 
 typedef enum kind { KIND_TEXT, KIND_PATH, KIND_INT, KIND_REAL } kind; /* PATH: is read */
@@ -173,6 +174,9 @@ static const key keys[] = {
          "how cp cuts rows: none, head_tail, per_document, ptrr; auto: by what attention sees"),
     TEXT(parallel, saved, "gathered",
          "with plan sp, rows that backward needs again: gathered; or sharded, and gathered again"),
+    PATH(parallel, topology, "auto",
+         "what plans take the links of the ranks for: a preset as 8xh100, or a file of bench comm; "
+         "auto: by the nodes that are found, and the device"),
     REAL(experts, aux_loss, "0", 0, 1e6, "factor of the routers' loss of uneven loads, of a batch"),
     REAL(experts, sequence_loss, "0", 0, 1e6, "the same of each sequence"),
     REAL(experts, z_loss, "0", 0, 1e6, "factor of the routers' loss of large logits"),
@@ -401,6 +405,16 @@ static ts_status find_list(ts_train_config *config, const char *file, const char
     return status;
 }
 
+/* Words that are no files. */
+static bool is_built_in(const ts_train_config *config, const char *value)
+{
+    if (value == config->data.tokenizer) return strcmp(value, "byte") == 0;
+    if (value != config->parallel.topology) return false;
+    for (int32_t i = 0; tsi_topology_presets[i]; i++)
+        if (strcmp(value, tsi_topology_presets[i]) == 0) return true;
+    return strcmp(value, "auto") == 0;
+}
+
 /* What a file names is looked for beside it, then in the working directory, so that a configuration
  * can be moved together with its data. */
 static ts_status find_paths(ts_train_config *config, const char *file)
@@ -415,8 +429,7 @@ static ts_status find_paths(ts_train_config *config, const char *file)
             TSI_TRY(find_list(config, file, slash, &at));
             continue;
         }
-        bool built_in = value == config->data.tokenizer && strcmp(value, "byte") == 0;
-        if (value[0] == '/' || built_in) continue;
+        if (value[0] == '/' || is_built_in(config, value)) continue;
         int length = snprintf(joined, sizeof joined, "%.*s/%s", (int)(slash - file), file, value);
         if (length < (int)sizeof joined && path_is_there(joined))
             TSI_TRY(set_key(config, &keys[i], joined, &at));
@@ -638,6 +651,10 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("parallel.attention", c->parallel.attention, algorithms));
     TSI_TRY(check_word("parallel.saved", c->parallel.saved, saves));
     TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
+    ts_topology topology;
+    if (strcmp(c->parallel.topology, "auto") != 0 &&
+        ts_topology_load(c->parallel.topology, &topology) != TS_OK)
+        return TSI_FAIL(TS_ERR_ARG, "parallel.topology: %s", ts_last_error());
     TSI_TRY(check_word("data.documents", c->data.documents, packings));
     if (strcmp(c->data.documents, "separate") == 0 && c->data.end < 0)
         return TSI_FAIL(TS_ERR_ARG, "data.end: separate documents need the token that ends one");

@@ -56,6 +56,7 @@ typedef struct tsi_parallel_keys {
     char attention[16], balance[16], saved[16];
     char schedule[TSI_CONFIG_TEXT_MAX], stages[TSI_CONFIG_TEXT_MAX];
     int64_t micro_batches, prefetch;
+    char topology[TSI_CONFIG_TEXT_MAX];
 } tsi_parallel_keys;
 
 typedef struct tsi_experts_keys {

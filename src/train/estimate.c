@@ -26,6 +26,7 @@
 #include "nn/module.h"
 #include "op/core/dispatch.h"
 #include "parallel/unit.h"
+#include "plan/topology.h"
 #include "runtime/module_load.h"
 #include "runtime/record.h"
 #include "train/run.h"
@@ -42,6 +43,7 @@ typedef struct described {
     int64_t rank, ranks;
     bool together;              /* ranks are threads of one process */
     int32_t threads;            /* of a rank that computes on the host; 0: it does not */
+    ts_topology topology;       /* that moves are planned with */
     bool differs;               /* the last rank of its stage may hold more or less than this */
     bool saves_only;            /* a state is saved in the background, and no step runs */
     const tsi_program_how *how; /* a step is written down instead, to: */
@@ -347,6 +349,7 @@ static ts_status work(ts_rank *me, void *argument)
     me->world->together = d->together;
     me->world->scratch = d->threads > 0;
     if (d->threads > 0) tsi_parallel_limit(me, d->threads);
+    TSI_TRY(ts_topology_set(me->world, &d->topology));
     ts_mesh *mesh = ts_mesh_create(me, d->mesh);
     tsi_declare_how how = { .vocab = d->vocab, .without_weights = 1 };
     ts_model *twin = mesh && d->model ? tsi_model_twin(d->model, mesh) : NULL;
@@ -417,6 +420,7 @@ ts_status ts_train_estimate(ts_model *model, const ts_train_shape *shape, ts_tra
         return TSI_FAIL(TS_ERR_ARG, "estimate: %lld rows of %lld are no step",
                         (long long)d.shape.rows, (long long)d.shape.context);
     if (d.shape.parts < 1) d.shape.parts = 1;
+    TSI_TRY(ts_topology_of(model->rank->world, &d.topology));
     d.mesh = mesh_text_of(model->mesh);
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
     ts_status status = run_described(&d);
@@ -452,12 +456,24 @@ int32_t tsi_train_threads(ts_rank *rank)
 }
 
 /* As worlds of this process choose their device. */
-static bool is_for_host(const ts_train_config *config)
+static const char *device_of(const ts_train_config *config)
 {
     const char *device = config->train.device, *said = getenv("TESSERA_DEVICE");
     if (strcmp(device, "auto") == 0 && said && said[0] != '\0') device = said;
-    if (strcmp(device, "auto") == 0) return tsi_module_device_auto(NULL, 0)->host_readable;
-    return strcmp(device, "cpu") == 0;
+    return strcmp(device, "auto") == 0 ? tsi_module_device_auto(NULL, 0)->kind : device;
+}
+
+/* Of a world that is there, or that the configuration asks for; GPUs are taken for eight a node. */
+static ts_status topology_of(const ts_train_config *config, ts_world *world, int64_t ranks,
+                             ts_topology *out)
+{
+    enum { GPUS = 8 };
+    const char *asked = config->parallel.topology, *said = getenv("TESSERA_TOPOLOGY");
+    if (world) return ts_topology_of(world, out);
+    if (strcmp(asked, "auto") == 0 && said && said[0] != '\0') asked = said;
+    if (strcmp(asked, "auto") != 0) return ts_topology_load(asked, out);
+    bool cuda = strncmp(device_of(config), "cuda", strlen("cuda")) == 0;
+    return tsi_topology_for(cuda ? "cuda" : "cpu", cuda ? GPUS : 0, ranks, out);
 }
 
 ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_described *of,
@@ -477,7 +493,8 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_descr
                     .saves_only = of->saves_only,
                     .cost = *out };
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
-    ts_status status = run_described(&d);
+    ts_status status = topology_of(config, of->world, d.ranks, &d.topology);
+    if (status == TS_OK) status = run_described(&d);
     tsi_free(d.mesh);
     if (status == TS_OK) *out = d.cost;
     if (status == TS_OK && of->differs) *of->differs = d.differs;
@@ -498,7 +515,8 @@ ts_status tsi_train_record_rank(const ts_train_config *config, int64_t rank,
                     .ranks = roles.ranks,
                     .how = how };
     if (!d.mesh) return tsi_fail_memory("the text of a mesh", 64);
-    ts_status status = run_described(&d);
+    ts_status status = topology_of(config, NULL, d.ranks, &d.topology);
+    if (status == TS_OK) status = run_described(&d);
     tsi_free(d.mesh);
     if (status == TS_OK)
         *out = d.program;
@@ -625,7 +643,8 @@ static ts_status describe_first(const ts_train_config *config, int64_t ranks, ts
 {
     *of = (tsi_described){ .together = fits_here(ranks) };
     bool processes = tsi_launcher_find().variable != NULL; /* a rank each */
-    if (is_for_host(config)) of->threads = tsi_parallel_default(processes ? 1 : ranks);
+    if (strcmp(device_of(config), "cpu") == 0)
+        of->threads = tsi_parallel_default(processes ? 1 : ranks);
     return tsi_train_vocabulary(config, &of->vocab);
 }
 

@@ -222,6 +222,7 @@ typedef struct tsi_described {
     int32_t threads; /* of a rank that computes on the host; 0: it does not */
     bool *differs;   /* (optional) whether the last rank of its stage may hold more or less */
     bool saves_only; /* no step runs: what a state that is saved in the background takes, alone */
+    ts_world *world; /* (optional) that it is of; NULL: none is there yet */
 } tsi_described;
 int32_t tsi_train_threads(ts_rank *rank); /* so, of a rank that is there */
 /* As ts_train_forecast, of one rank. */

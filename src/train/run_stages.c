@@ -125,7 +125,8 @@ ts_status tsi_run_staged_estimate(tsi_run *run, ts_train_cost *out)
     tsi_described of = { .vocab = run->model->config.vocab,
                          .rank = ts_rank_index(run->me),
                          .together = tsi_world_shares(run->me->world),
-                         .threads = tsi_train_threads(run->me) };
+                         .threads = tsi_train_threads(run->me),
+                         .world = run->me->world };
     ts_status status = tsi_train_estimate_rank(fixed, &of, out);
     tsi_free(fixed);
     return status;

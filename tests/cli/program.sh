@@ -48,6 +48,8 @@ ends full_disk_json 1 "standard output: " full layout --mesh a=2 --shape 4 --pla
 ends full_disk_usage 2 "unknown command" full docter
 
 ends doctor 0 "tessera runs here" "$tessera" doctor
+ends doctor_nodes 0 "nodes        1" "$tessera" doctor
+ends doctor_levels 0 "network      all ranks" env TESSERA_NODES=1 "$tessera" doctor
 ends doctor_help 0 "usage: tessera doctor" "$tessera" doctor --help
 ends doctor_unknown_option 2 'unknown option "--jsno"; did you mean --json?' "$tessera" doctor --jsno
 ends doctor_argument 2 'unexpected argument "now"' "$tessera" doctor now
@@ -64,6 +66,11 @@ ends bench_engine 2 '--engine: expected threads or mpi, found "thread"; did you 
     "$tessera" bench comm --engine thread
 ends bench_op 2 'there is no collective "all_gater"; did you mean all_gather?' \
     "$tessera" bench comm --op all_gater
+ends bench_topology 2 "--topology: topology: no preset '8xh10'; did you mean '8xh100'?" \
+    "$tessera" bench redistribute --topology 8xh10
+ends verify_topology 2 "--topology: topology: 'none' is neither a preset nor a file" \
+    "$tessera" verify model tests/golden/models/llama --topology none
+ends environment_nodes 2 'TESSERA_NODES' env TESSERA_NODES=0 "$tessera" bench comm --op barrier
 ends environment_ranks 2 'TESSERA_RANKS: expected a whole number from 1 to 65536, found "0"' \
     env TESSERA_RANKS=0 "$tessera" bench comm --op barrier
 ends bench_runs 0 "all_reduce" "$tessera" bench comm --op all_reduce --size 64K --ranks 3 --seconds 1

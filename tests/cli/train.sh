@@ -91,6 +91,14 @@ says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.ou
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select --set train.steps=2
 says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select
+# The links that moves are planned for: a preset, or a file that is looked for beside the configuration.
+says bad_topology 2 "parallel.topology: topology: no preset '8xh10'; did you mean '8xh100'?" \
+    "$tessera" train "$work/a.ini" --set parallel.topology=8xh10
+printf '{"name": "mine", "levels": [{"name": "wire", "bandwidth_gib_s": 1}]}' > "$work/links.json"
+{ cat "$work/a.ini"; printf '\n[parallel]\ntopology = links.json\nmesh = fsdp=2\n'; } > "$work/links.ini"
+says topology_file 0 "plans take the links for those of mine" env TESSERA_LOG=info "$tessera" train "$work/links.ini" \
+    --set train.output="$work/links" --set train.steps=1
+says topology_planned 0 '"step_seconds"' "$tessera" train "$work/links.ini" --plan-only --json --gflops 1
 # Copies are units, too: gradients are reduced block by block, once a step, and give the bits of shards.
 for parts in 1 2; do
     says "copies in units, accumulated $parts" 0 'reduce_exchange       3 times' "$tessera" train "$work/a.ini" \

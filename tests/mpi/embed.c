@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "tessera/comm.h"
+#include "tessera/plan.h"
 
 static int failures;
 
@@ -85,6 +86,28 @@ static void one_world(MPI_Comm half, int progress)
     ts_world_close(world);
 }
 
+/* The topology of a world is what the first process reads, or cannot read, whatever others have. */
+static void one_topology(MPI_Comm half, const char *first, const char *others)
+{
+    int rank = 0;
+    MPI_Comm_rank(half, &rank);
+    ts_world *world = NULL;
+    ts_topology topology = TS_INIT(ts_topology);
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "mpi";
+    options.mpi_comm = &half;
+    options.topology = rank == 0 ? first : others;
+    ts_status status = ts_world_open(&options, &world);
+    if (strcmp(first, "torus") == 0) {
+        CHECK(status == TS_OK && ts_topology_of(world, &topology) == TS_OK);
+        CHECK(strcmp(topology.name, first) == 0);
+    } else {
+        CHECK(status == TS_ERR_IO && world == NULL);
+        CHECK(strstr(ts_last_error(), rank == 0 ? "no/such.json" : "the first process") != NULL);
+    }
+    ts_world_close(world);
+}
+
 static void on_signal(int number)
 {
     (void)number;
@@ -104,6 +127,8 @@ int main(int argc, char **argv)
     MPI_Comm_get_errhandler(half, &before);
     for (int turn = 0; turn < 3; turn++)
         one_world(half, turn & 1);
+    one_topology(half, "torus", "no/such.json");
+    one_topology(half, "no/such.json", "torus");
     MPI_Comm_get_errhandler(half, &after);
     CHECK(before == after);
     CHECK(signal(SIGUSR1, SIG_DFL) == on_signal);

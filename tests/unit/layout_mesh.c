@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layout_mesh.c - mesh texts, their errors, derived meshes, nodes, and meshes of a million ranks.
  */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/rank.h"
 #include "harness/test.h"
@@ -289,24 +291,63 @@ TS_TEST(mesh_nodes)
     open_world(t, &f, 1);
     ts_mesh *mesh = ts_mesh_describe(f.world, "pp=2, dp=4, tp=8");
     TEST_EQ(t, ts_mesh_axis_in_node(mesh, 2), 0); /* unknown */
-    TEST_OK(t, tsi_layout_set_node(f.world, 8));
+    f.world->node_ranks = 8;
     TEST_EQ(t, ts_mesh_axis_in_node(mesh, 2), 1);
     TEST_EQ(t, ts_mesh_axis_in_node(mesh, 1), 0);
-    TEST_OK(t, tsi_layout_set_node(f.world, 32));
+    f.world->node_ranks = 32;
     TEST_EQ(t, ts_mesh_axis_in_node(mesh, 1), 1);
     TEST_EQ(t, ts_mesh_axis_in_node(mesh, 0), 0);
     ts_mesh *odd = ts_mesh_describe(f.world, "a=5, b=3");
-    TEST_OK(t, tsi_layout_set_node(f.world, 6));
+    f.world->node_ranks = 6;
     TEST_EQ(t, ts_mesh_axis_in_node(odd, 1), 1);
-    TEST_OK(t, tsi_layout_set_node(f.world, 4));
+    f.world->node_ranks = 4;
     TEST_EQ(t, ts_mesh_axis_in_node(odd, 1), 0); /* 3 4 5 crosses */
-    TEST_OK(t, tsi_layout_set_node(f.world, 8));
+    f.world->node_ranks = 8;
     TEST_EQ(t, ts_mesh_axis_in_node(odd, 1), 0); /* 6 7 8 crosses, by one */
-    TEST_OK(t, tsi_layout_set_node(f.world, 4));
+    f.world->node_ranks = 4;
     ts_mesh *listed = ts_mesh_describe(f.world, "a=2, b=2 : 3 1 6 4");
     TEST_EQ(t, ts_mesh_axis_in_node(listed, 1), 1);
     TEST_EQ(t, ts_mesh_axis_in_node(listed, 0), 0);
     close_world(&f);
+}
+
+/* From the first rank of each rank's node. */
+static ts_world *world_of_nodes(test *t, fixture *f, const int32_t *first)
+{
+    int32_t *node = tsi_alloc_array(6, sizeof *node);
+    open_world(t, f, 6);
+    memcpy(node, first, 6 * sizeof *node);
+    f->world->node = node;
+    tsi_world_settle_nodes(f->world);
+    return f->world;
+}
+
+TS_TEST(nodes_of_a_world)
+{
+    static const struct {
+        int32_t first[6];
+        int64_t ranks, node[6];
+        bool listed;
+        int in_node[2]; /* axes of "a=3, b=2" */
+    } row[] = { { { 0, 0, 0, 0, 0, 0 }, 6, { 0, 0, 0, 0, 0, 0 }, false, { 1, 1 } },
+                { { 0, 0, 2, 2, 4, 4 }, 2, { 0, 0, 1, 1, 2, 2 }, false, { 0, 1 } },
+                { { 0, 0, 0, 0, 4, 4 }, 4, { 0, 0, 0, 0, 1, 1 }, false, { 0, 1 } },
+                { { 0, 0, 2, 2, 2, 2 }, 2, { 0, 0, 1, 1, 1, 1 }, true, { 0, 1 } },
+                { { 0, 0, 0, 3, 3, 3 }, 3, { 0, 0, 0, 1, 1, 1 }, false, { 0, 0 } },
+                { { 0, 1, 0, 1, 0, 1 }, 1, { 0, 1, 0, 1, 0, 1 }, true, { 1, 0 } },
+                { { 0, 1, 1, 0, 0, 5 }, 1, { 0, 1, 1, 0, 0, 2 }, true, { 0, 0 } } };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        fixture f;
+        const ts_world *world = world_of_nodes(t, &f, row[i].first);
+        TEST_EQ(t, world->node_ranks, row[i].ranks);
+        TEST_EQ(t, world->node != NULL, row[i].listed);
+        for (int64_t r = 0; r < 6; r++)
+            TEST_EQ(t, ts_world_node(world, r), row[i].node[r]);
+        ts_mesh *mesh = ts_mesh_describe(f.world, "a=3, b=2");
+        TEST_EQ(t, ts_mesh_axis_in_node(mesh, 0), row[i].in_node[0]);
+        TEST_EQ(t, ts_mesh_axis_in_node(mesh, 1), row[i].in_node[1]);
+        close_world(&f);
+    }
 }
 
 /* A million ranks take no more memory than eight, and neither do their slices, flattenings and

@@ -326,6 +326,27 @@ TS_TEST(a_ranks_own_table)
     tsi_world_unmake(world);
 }
 
+/* What a world takes for its links: one node as ever; of several the host's share a link. */
+TS_TEST(topologies_that_are_found)
+{
+    ts_topology preset, found;
+    TEST_OK(t, ts_topology_preset("threads", &preset));
+    for (int64_t node = 0; node <= 8; node += 4) {
+        TEST_OK(t, tsi_topology_for(node ? "cuda" : "cpu", node, 4, &found));
+        TEST_TEXT(t, found.name, "threads");
+        TEST_EQ(t, tsi_topology_hash(&found), tsi_topology_hash(&preset));
+    }
+    TEST_OK(t, tsi_topology_for("cpu", 4, 16, &found));
+    TEST_TEXT(t, found.name, "cluster");
+    TEST_EQ(t, found.level[0].ranks, 4);
+    TEST_CHECK(t, found.level[1].bandwidth_gib_s == 2.6 / 4);
+    TEST_OK(t, tsi_topology_for("cuda", 4, 16, &found));
+    TEST_TEXT(t, found.name, "8xh100");
+    TEST_EQ(t, found.level[0].ranks, 4);
+    TEST_CHECK(t, found.level[1].bandwidth_gib_s == 43);
+    TEST_OK(t, tsi_topology_check(&found));
+}
+
 TS_TEST(topology_files)
 {
     for (int i = 0; tsi_topology_presets[i]; i++) {

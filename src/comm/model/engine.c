@@ -28,6 +28,7 @@ static ts_status model_open(const tsi_engine_options *options, void **out)
     model_state *state = tsi_calloc(1, bytes);
     if (state == NULL) return tsi_fail_memory("the model engine", bytes);
     state->machine = machine;
+    if (text != NULL && text[0] != '\0') options->world->node_ranks = machine.ranks_per_node;
     state->host = options->host;
     *out = state;
     return TS_OK;

@@ -299,6 +299,11 @@ struct tsi_mpi {
     tsi_net *net;               /* NULL: every rank is in the segment */
     _Atomic(const char *) step; /* while it is opened: the call that waits for other processes */
     char why[320];              /* ... and what is wrong */
+    /* Of tsi_engine_options, as copies: the caller may give up waiting. */
+    void *agreed;
+    size_t agreed_bytes;
+    int64_t *node_sizes, node_size_count;
+    int32_t *node; /* the first rank of each rank's node, for the world; NULL: there is one node */
 };
 
 enum {

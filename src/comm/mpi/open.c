@@ -14,7 +14,8 @@
  * job as failed).
  *
  * Environment: TESSERA_MPI_SHM=0 (everything through MPI), TESSERA_MPI_CMA=0 (peers' memory is not
- * read, data goes through the rings). All ranks must agree; the lowest wins. */
+ * read, data goes through the rings). All ranks must agree; the lowest wins. TESSERA_NODES: ranks
+ * of this machine count as those of several, and between these go through MPI. */
 #include <dlfcn.h>
 #include <locale.h>
 #include <sched.h>
@@ -187,9 +188,11 @@ static ts_status duplicate(tsi_mpi *mpi, const ts_world_options *user)
 /* Options that must be the same everywhere; lowest[] gets the switches everybody has on. */
 static ts_status agree(tsi_mpi *mpi, int64_t *shm, int64_t *cma)
 {
-    int64_t mine[5] = { mpi->threads, -mpi->threads, *shm, *cma, mpi->any_thread }, low[5];
+    int64_t mine[6] = { mpi->threads, -mpi->threads,   *shm,
+                        *cma,         mpi->any_thread, mpi->node_size_count },
+            low[6];
     tsi_begin_step(mpi, "MPI_Allreduce");
-    if (MPI_Allreduce(mine, low, 5, MPI_INT64_T, MPI_MIN, mpi->comm) != MPI_SUCCESS)
+    if (MPI_Allreduce(mine, low, 6, MPI_INT64_T, MPI_MIN, mpi->comm) != MPI_SUCCESS)
         return refuse(mpi, TS_ERR_PEER, "MPI_Allreduce failed while opening");
     if (low[0] != -low[1])
         return refuse(mpi, TS_ERR_ARG,
@@ -197,6 +200,9 @@ static ts_status agree(tsi_mpi *mpi, int64_t *shm, int64_t *cma)
                       (long long)low[0], (long long)-low[1], (long long)mpi->threads);
     *shm = low[2];
     *cma = low[3];
+    if (low[5] == 0) mpi->node_size_count = 0;
+    if (MPI_Bcast(mpi->agreed, (int)mpi->agreed_bytes, MPI_BYTE, 0, mpi->comm) != MPI_SUCCESS)
+        return refuse(mpi, TS_ERR_PEER, "MPI_Bcast failed while opening");
     if (mpi->threads > 1 && !low[4])
         return refuse(mpi, TS_ERR_STATE,
                       "%lld thread ranks per process need MPI_THREAD_SERIALIZED, and the MPI "
@@ -205,15 +211,45 @@ static ts_status agree(tsi_mpi *mpi, int64_t *shm, int64_t *cma)
     return TS_OK;
 }
 
-/* The segment, and each world rank's place in it: [coll]. */
-static ts_status share_memory(tsi_mpi *mpi, bool shm, bool cma)
+/* The processes of this machine, or those that count as its: [coll]. */
+static ts_status split_node(tsi_mpi *mpi, MPI_Comm *node)
 {
-    MPI_Comm node = MPI_COMM_NULL;
+    int key = (int)mpi->process;
+    int64_t wanted = tsi_node_wanted(mpi->node_sizes, mpi->node_size_count, mpi->first);
+    MPI_Comm machine = MPI_COMM_NULL;
+    if (MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &machine) !=
+        MPI_SUCCESS)
+        return refuse(mpi, TS_ERR_PEER, "MPI_Comm_split_type failed while opening");
+    *node = machine;
+    if (mpi->node_size_count == 0) return TS_OK;
+    int code = MPI_Comm_split(machine, (int)wanted, key, node);
+    MPI_Comm_free(&machine);
+    if (code == MPI_SUCCESS) return TS_OK;
+    return refuse(mpi, TS_ERR_PEER, "MPI_Comm_split failed while opening");
+}
+
+/* The list of nodes, the same everywhere: [coll]. */
+static ts_status list_nodes(tsi_mpi *mpi, MPI_Comm node)
+{
+    int size = 0, first = (int)mpi->process;
+    MPI_Comm_size(node, &size);
+    if (size == mpi->process_count) return TS_OK; /* everybody sees that */
+    mpi->node = mpi->host->core.alloc(sizeof *mpi->node * (size_t)mpi->rank_count);
+    int mine = mpi->node != NULL, all = 0;
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, mpi->comm);
+    if (!all) return refuse(mpi, TS_ERR_MEMORY, "no memory for the nodes of ranks");
+    MPI_Bcast(&first, 1, MPI_INT, 0, node);
+    MPI_Allgather(&first, 1, MPI_INT, mpi->node, 1, MPI_INT, mpi->comm);
+    for (int64_t r = mpi->rank_count - 1; r >= 0; r--)
+        mpi->node[r] = (int32_t)(mpi->node[r / mpi->threads] * mpi->threads);
+    return TS_OK;
+}
+
+/* The segment, and each world rank's place in it: [coll]. */
+static ts_status share_memory(tsi_mpi *mpi, MPI_Comm node, bool shm, bool cma)
+{
     tsi_segment *segment = &mpi->segment;
-    int key = (int)mpi->process, rank = 0;
-    if (shm && MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &node) !=
-                   MPI_SUCCESS)
-        shm = false;
+    int rank = 0;
     if (shm && !tsi_segment_open(mpi, node, true)) {
         shm = false;
         mpi->host->core.log(1, "the ranks of this node cannot share memory: all goes through MPI");
@@ -243,8 +279,20 @@ static ts_status share_memory(tsi_mpi *mpi, bool shm, bool cma)
     if (shm && !cma) MPI_Barrier(node);
     for (int64_t i = 0; i < segment->count; i += mpi->threads)
         (void)tsi_place_dead(segment, i); /* opens the descriptor while the process lives */
-    if (node != MPI_COMM_NULL) MPI_Comm_free(&node);
     return TS_OK;
+}
+
+/* What the processes of a node do together: [coll]. */
+static ts_status meet_node(tsi_mpi *mpi, bool shm, bool cma)
+{
+    MPI_Comm node = MPI_COMM_NULL;
+    tsi_begin_step(mpi, "the meeting of the ranks of a node");
+    ts_status status = split_node(mpi, &node);
+    if (status != TS_OK) return status;
+    status = list_nodes(mpi, node);
+    if (status == TS_OK) status = share_memory(mpi, node, shm, cma);
+    MPI_Comm_free(&node);
+    return status;
 }
 
 static ts_status make_ranks(tsi_mpi *mpi)
@@ -286,6 +334,9 @@ static void release(tsi_mpi *mpi)
     host->core.free(mpi->local);
     host->core.free(mpi->place);
     host->core.free(mpi->gone_memory);
+    host->core.free(mpi->agreed);
+    host->core.free(mpi->node_sizes);
+    host->core.free(mpi->node);
     host->core.free(mpi);
 }
 
@@ -325,8 +376,7 @@ static ts_status set_up(tsi_mpi *mpi, const ts_world_options *user)
     if (!all) return refuse(mpi, TS_ERR_MEMORY, "no memory for the world's ranks");
     for (int64_t i = 0; i < mpi->rank_count; i++)
         mpi->place[i] = -1;
-    tsi_begin_step(mpi, "the meeting of the ranks of a node");
-    status = share_memory(mpi, shm != 0, cma != 0);
+    status = meet_node(mpi, shm != 0, cma != 0);
     if (status == TS_OK) status = make_ranks(mpi);
     int64_t outside = mpi->segment.count < mpi->rank_count;
     int64_t tell[2] = { status, -outside }, low[2];
@@ -344,6 +394,47 @@ static void process_abandon(void)
     atomic_store(&process.stuck, true);
 }
 
+static void *copy_of(const tsi_host *host, const void *from, size_t bytes)
+{
+    void *to = host->core.alloc(bytes > 0 ? bytes : 1);
+    if (to != NULL) memcpy(to, from, bytes);
+    return to;
+}
+
+/* NULL: there is no memory for it. */
+static tsi_mpi *make(const tsi_engine_options *options)
+{
+    const tsi_host *host = options->host;
+    const ts_world_options *user = options->user;
+    size_t sizes = sizeof *options->node_sizes * (size_t)options->node_size_count;
+    tsi_mpi *mpi = zeroed(host, sizeof *mpi);
+    if (mpi == NULL) return NULL;
+    mpi->host = host;
+    mpi->world = options->world;
+    mpi->comm = MPI_COMM_NULL;
+    mpi->threads = user->threads_per_process > 0 ? user->threads_per_process : 1;
+    mpi->timeout_ms = user->timeout_ms > 0 ? user->timeout_ms : 60000;
+    mpi->agreed_bytes = options->agreed_bytes;
+    mpi->node_size_count = options->node_size_count;
+    mpi->agreed = copy_of(host, options->agreed, options->agreed_bytes);
+    mpi->node_sizes = copy_of(host, options->node_sizes, sizes);
+    if (mpi->agreed != NULL && mpi->node_sizes != NULL) return mpi;
+    release(mpi);
+    return NULL;
+}
+
+/* It is open: the world hears what the engine found. */
+static void tell_world(tsi_mpi *mpi, const tsi_engine_options *options)
+{
+    mpi->spin_ns = mpi->segment.count <= sysconf(_SC_NPROCESSORS_ONLN) ? 20000 : 0;
+    mpi->world->rank_count = mpi->rank_count;
+    mpi->world->local_count = mpi->threads;
+    mpi->world->first_index = mpi->first;
+    mpi->world->node = mpi->node;
+    mpi->node = NULL;
+    memcpy(options->agreed, mpi->agreed, mpi->agreed_bytes);
+}
+
 ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
 {
     const tsi_host *host = options->host;
@@ -353,14 +444,9 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
         return host->core.fail(TS_BLAST_NONE, TS_ERR_STATE,
                                "the mpi engine cannot open a world: MPI did not come back from an "
                                "earlier attempt of this process");
-    tsi_mpi *mpi = zeroed(host, sizeof *mpi);
+    tsi_mpi *mpi = make(options);
     if (mpi == NULL)
         return host->core.fail(TS_BLAST_NONE, TS_ERR_MEMORY, "no memory for the mpi engine");
-    mpi->host = host;
-    mpi->world = options->world;
-    mpi->comm = MPI_COMM_NULL;
-    mpi->threads = user->threads_per_process > 0 ? user->threads_per_process : 1;
-    mpi->timeout_ms = user->timeout_ms > 0 ? user->timeout_ms : 60000;
     bool abandoned = false;
     ts_status status = tsi_begin(mpi, user, &options->launcher, set_up, &abandoned);
     if (abandoned) { /* a thread is still in MPI and uses `mpi` */
@@ -376,10 +462,7 @@ ts_status tsi_mpi_open(const tsi_engine_options *options, void **state)
         release(mpi);
         return status;
     }
-    mpi->spin_ns = mpi->segment.count <= sysconf(_SC_NPROCESSORS_ONLN) ? 20000 : 0;
-    mpi->world->rank_count = mpi->rank_count;
-    mpi->world->local_count = mpi->threads;
-    mpi->world->first_index = mpi->first;
+    tell_world(mpi, options);
     pthread_mutex_lock(&process.lock);
     process.open = mpi;
     process.open_count++;
