@@ -15,9 +15,6 @@ typedef struct library {
 } library;
 
 static const library libraries[] = {
-#ifdef TS_HAVE_HWLOC
-    { "hwloc", "topology of the machine", "libhwloc-dev", TS_HAVE_HWLOC },
-#endif
 #ifdef TS_HAVE_OPENBLAS
     { "openblas", "matrix products", "libopenblas-dev", TS_HAVE_OPENBLAS },
 #endif

@@ -23,6 +23,5 @@ function(ts_dependency name header library)
   endif()
 endfunction()
 
-ts_dependency(HWLOC hwloc.h hwloc)
 ts_dependency(PCRE2 pcre2.h pcre2-8)
 ts_dependency(OPENBLAS cblas.h openblas)
