@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random.c - random elements made on the device, by global index: the host's bits.
+/* random.c - random elements made on the device, by global index: the host's bits; and dropout, by
+ * such draws at once.
  *
  * Runs of a block that is cut along one dim are equal in length and step, so they are one launch;
  * others are one each. */
-#include "backend/cuda/cuda.h"
-
+#include "backend/cuda/kernel.h"
 #include "base/error.h"
+#include "op/pointwise/dropout.h"
 
 /* How many runs from the first on have its length and the step of the first two. */
 static int64_t regular(const tsi_random_run *run, int64_t count)
@@ -16,6 +17,21 @@ static int64_t regular(const tsi_random_run *run, int64_t count)
            run[n].local - run[n - 1].local == local && run[n].global - run[n - 1].global == global)
         n++;
     return n;
+}
+
+static ts_status launch(tsi_stream *stream, tsi_cuda_random_args *a)
+{
+    const tsi_random_recipe *r = &a->recipe;
+    bool truth = r->kind == TSI_RANDOM_BERNOULLI && r->dtype == TS_DTYPE_BOOL;
+    bool unit = r->kind == TSI_RANDOM_UNIFORM && r->unit;
+    int64_t items = a->runs * a->length, quads = a->runs * ((a->length + 6) / 4);
+    if (truth && r->words == 1)
+        return tsi_cuda_launch_items(stream, TSI_CUDA_random_truth, quads, a);
+    if (unit && r->dtype == TS_DTYPE_F32)
+        return tsi_cuda_launch_items(stream, TSI_CUDA_random_unit_f32, quads, a);
+    if (unit && r->dtype == TS_DTYPE_BF16)
+        return tsi_cuda_launch_items(stream, TSI_CUDA_random_unit_bf16, quads, a);
+    return tsi_cuda_launch_items(stream, TSI_CUDA_random_fill, items, a);
 }
 
 static ts_status fill_runs(tsi_stream *stream, const tsi_random_recipe *recipe, void *to,
@@ -34,7 +50,7 @@ static ts_status fill_runs(tsi_stream *stream, const tsi_random_recipe *recipe, 
             args.local_step = first[1].local - first->local;
             args.global_step = first[1].global - first->global;
         }
-        TSI_TRY(tsi_cuda_launch_items(stream, TSI_CUDA_random_fill, n * first->length, &args));
+        TSI_TRY(launch(stream, &args));
     }
     return TS_OK;
 }
@@ -48,4 +64,61 @@ ts_status tsi_cuda_random(const tsi_device *device, const tsi_random_recipe *rec
     TSI_TRY(tsi_cuda_begin(cuda, &stream, &side));
     ts_status status = fill_runs(stream, recipe, to->data, run, run_count);
     return tsi_cuda_end(cuda, stream, side, status);
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+static bool is_dense(const tsi_block *x)
+{
+    int64_t step = 1;
+    for (int32_t d = x->ndim - 1; d >= 0; step *= x->extent[d--])
+        if (x->extent[d] != 1 && x->stride[d] != step) return false;
+    return true;
+}
+
+/* The runs of a block of which one dim at most is cut, to one interval; false: it is another one.
+ */
+static bool runs_of(const tsi_operand *place, tsi_cuda_random_args *a)
+{
+    const tsi_block *x = &place->block;
+    const ts_shape *whole = &place->global->shape;
+    int32_t cut = 0;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        if (x->extent[d] == whole->extent[d]) continue;
+        if (cut > 0 || !place->region || place->region->dim[d].span_count != 1) return false;
+        if (tsi_spans(&place->region->dim[d])[0].count != 1) return false;
+        cut = d + 1;
+    }
+    int32_t dim = cut > 0 ? cut - 1 : 0;
+    int64_t inner = 1;
+    a->runs = 1;
+    for (int32_t d = 0; d < dim; d++)
+        a->runs *= x->extent[d];
+    for (int32_t d = dim + 1; d < x->ndim; d++)
+        inner *= x->extent[d];
+    a->length = a->local_step = x->ndim > 0 ? x->extent[dim] * inner : 1;
+    a->global_step = x->ndim > 0 ? whole->extent[dim] * inner : 1;
+    a->global = cut > 0 ? tsi_operand_offset(place, dim) * inner : 0;
+    return true;
+}
+
+ts_status tsi_cuda_dropout(const tsi_kernel_io *io)
+{
+    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block, *mask = &io->out[1].block;
+    double p = ((const tsi_dropout_attributes *)io->attributes)->p;
+    bool narrow = x->dtype == TS_DTYPE_BF16;
+    tsi_cuda_dropout_args a = { .x = x->data, .y = y->data, .scale = tsi_dropout_scale(p) };
+    a.draws.to = mask->data;
+    a.draws.recipe = (tsi_random_recipe){ .kind = TSI_RANDOM_BERNOULLI,
+                                          .dtype = TS_DTYPE_BOOL,
+                                          .words = 1,
+                                          .a = 1.0 - p,
+                                          .seed = io->seed,
+                                          .stream = io->stream };
+    if (!io->queue || (!narrow && x->dtype != TS_DTYPE_F32) || y->dtype != x->dtype ||
+        !is_dense(x) || !is_dense(y) || !is_dense(mask) || !runs_of(&io->out[1], &a.draws))
+        return (ts_status)TSI_KERNEL_DECLINED; /* its reference goes by other operators there */
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch_items(io->queue, narrow ? TSI_CUDA_dropout_bf16 : TSI_CUDA_dropout_f32,
+                                 a.draws.runs * ((a.draws.length + 6) / 4), &a);
 }

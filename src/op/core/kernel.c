@@ -426,8 +426,9 @@ static int run_native(tsi_kernel_fn kernel, const tsi_kernel_io *io)
 {
     if (tsi_keeps_calls(io->rank)) return (int)run_and_keep(kernel, io);
     if (io->device->defer) return kernel ? (int)run_later(kernel, io) : TSI_KERNEL_DECLINED;
-    if (!kernel && io->op->flags & TSI_OP_MOVES) return (int)io->op->reference(io);
-    return kernel ? (int)kernel(io) : TSI_KERNEL_DECLINED;
+    int verdict = kernel ? (int)kernel(io) : TSI_KERNEL_DECLINED;
+    bool moves = verdict == TSI_KERNEL_DECLINED && io->op->flags & TSI_OP_MOVES;
+    return moves ? (int)io->op->reference(io) : verdict;
 }
 
 static void passed(ts_rank *rank, tsi_stream *queue, tsi_device_event *mark, const char *name)

@@ -96,7 +96,7 @@ static void dropout_rules(const tsi_op_call *call, tsi_rules *rules)
 
 static double scale_of(const tsi_dropout_attributes *a)
 {
-    return a->p < 1.0 ? 1.0 / (1.0 - a->p) : 0.0;
+    return tsi_dropout_scale(a->p);
 }
 
 /* A call of another operator inside of one, by the device's kernel; over its input if they are one.

@@ -7,4 +7,10 @@ typedef struct tsi_dropout_attributes {
     double p;
 } tsi_dropout_attributes;
 
+/* What is kept is multiplied by it. */
+static inline double tsi_dropout_scale(double p)
+{
+    return p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
+}
+
 #endif

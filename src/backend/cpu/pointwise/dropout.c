@@ -204,7 +204,7 @@ static ts_status run_held(drawing *d, tsi_parallel_fn fn)
 ts_status tsi_cpu_dropout(const tsi_kernel_io *io)
 {
     double p = ((const tsi_dropout_attributes *)io->attributes)->p;
-    drawing d = { .io = io, .scale = p < 1.0 ? 1.0 / (1.0 - p) : 0.0 };
+    drawing d = { .io = io, .scale = tsi_dropout_scale(p) };
     d.threshold = (uint64_t)((1.0 - p) * 0x1p32);
     if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL ||
         d.threshold == 0) /* nothing is kept: the reference needs no draw */

@@ -455,4 +455,12 @@ typedef struct tsi_cuda_random_args {
     int64_t runs, length, local, local_step, global, global_step;
 } tsi_cuda_random_args;
 
+/* random.cu: x by `scale` where it is kept, else 0; draws.to is the mask. Dense, alike. */
+typedef struct tsi_cuda_dropout_args {
+    tsi_cuda_random_args draws;
+    const void *x;
+    void *y;
+    double scale;
+} tsi_cuda_dropout_args;
+
 #endif

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random.cu - random elements by global index (array/random.h says what they are): one a thread,
- * from its own words, with the host's operations in the host's order. */
+/* random.cu - random elements by global index (array/random.h says what they are), with the host's
+ * operations in the host's order.
+ *
+ *   random_fill      any kind and dtype, an element a thread
+ *   random_truth     1 with a probability, as bool; random_unit_*: from 0 up to 1: four neighbours,
+ *                    which are one block of words, a thread
+ *   dropout_*        the same words, x by them and the mask at once */
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
@@ -29,14 +34,23 @@ __device__ inline double uniform(const tsi_random_recipe &r, const uint32_t *wor
     return x < r.top ? x : r.top;
 }
 
+__device__ inline float unit_f32(uint32_t word)
+{
+    return (float)(int32_t)(word >> 8) * 0x1p-24f;
+}
+
+__device__ inline uint16_t unit_bf16(uint32_t word)
+{
+    return (uint16_t)(tsi_bits_of_f32((float)(int32_t)(word >> 24) * 0x1p-8f) >> 16);
+}
+
 __device__ inline void store_uniform(const tsi_random_recipe &r, const uint32_t *word, void *to,
                                      int64_t at)
 {
     if (r.unit && r.dtype == TS_DTYPE_F32) {
-        ((float *)to)[at] = (float)(int32_t)(word[0] >> 8) * 0x1p-24f;
+        ((float *)to)[at] = unit_f32(word[0]);
     } else if (r.unit && r.dtype == TS_DTYPE_BF16) {
-        float u = (float)(int32_t)(word[0] >> 24) * 0x1p-8f;
-        ((uint16_t *)to)[at] = (uint16_t)(tsi_bits_of_f32(u) >> 16);
+        ((uint16_t *)to)[at] = unit_bf16(word[0]);
     } else {
         double im = r.is_complex ? uniform(r, word + 1 + r.wide) : 0;
         store_f64(r.dtype, to, at, uniform(r, word), im);
@@ -79,12 +93,13 @@ __device__ inline void store_integer(const tsi_random_recipe &r, const uint32_t 
     store_i64(r.dtype, to, at, (int64_t)(low + x));
 }
 
-TSI_KERNEL(random_fill, tsi_cuda_random_args)
+/* One element a thread, of any kind and dtype. */
+__device__ void fill_each(const tsi_cuda_random_args &a)
 {
     const tsi_random_recipe &r = a.recipe;
     int64_t count = a.runs * a.length;
     for (int64_t i = first_item(); i < count; i += item_step()) {
-        int64_t run = i / a.length, in = i - run * a.length;
+        int64_t run = a.runs == 1 ? 0 : i / a.length, in = i - run * a.length;
         int64_t at = a.local + run * a.local_step + in;
         uint32_t word[4] = { 0, 0, 0, 0 };
         draw(r, (uint64_t)(a.global + run * a.global_step + in), word);
@@ -103,4 +118,141 @@ TSI_KERNEL(random_fill, tsi_cuda_random_args)
             break;
         }
     }
+}
+
+/* ---- elements of one word: a block of words a thread, whose four elements are neighbours ----- */
+
+enum { FOUR = 4 };
+
+/* The four neighbours `nth` of a run: the first may begin before it, the last end behind it. */
+struct quad {
+    int64_t first, at; /* in the run, in the block */
+    bool whole;
+    tsi_philox_block drawn;
+};
+
+__device__ inline int64_t quads_of(const tsi_cuda_random_args &a)
+{
+    return (a.length + 2 * FOUR - 2) / FOUR;
+}
+
+__device__ inline quad quad_at(const tsi_cuda_random_args &a, int64_t quads, int64_t i)
+{
+    quad q;
+    int64_t run = a.runs == 1 ? 0 : i / quads, global = a.global + run * a.global_step;
+    int64_t nth = global / FOUR + (i - run * quads);
+    q.first = nth * FOUR - global;
+    q.at = a.local + run * a.local_step + q.first;
+    q.whole = q.first >= 0 && q.first + FOUR <= a.length;
+    q.drawn = tsi_philox(a.recipe.seed, a.recipe.offset + (uint64_t)nth, a.recipe.stream);
+    return q;
+}
+
+template <typename V> struct alignas(sizeof(V) * FOUR) four {
+    V value[FOUR];
+};
+
+template <typename V> __device__ inline bool fits(const V *data, int64_t at)
+{
+    return (uintptr_t)(data + at) % sizeof(four<V>) == 0;
+}
+
+template <typename V>
+__device__ inline void store_quad(V *to, const tsi_cuda_random_args &a, const quad &q,
+                                  const four<V> &x)
+{
+    if (q.whole && fits(to, q.at)) {
+        *(four<V> *)(to + q.at) = x;
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < FOUR; e++)
+        if (q.first + e >= 0 && q.first + e < a.length) to[q.at + e] = x.value[e];
+}
+
+/* `of` makes an element of its word. */
+template <typename V, typename F> __device__ void fill_quads(const tsi_cuda_random_args &a, F of)
+{
+    int64_t quads = quads_of(a), count = a.runs * quads;
+    for (int64_t i = first_item(); i < count; i += item_step()) {
+        quad q = quad_at(a, quads, i);
+        four<V> x;
+#pragma unroll
+        for (int e = 0; e < FOUR; e++)
+            x.value[e] = of(q.drawn.word[e]);
+        store_quad((V *)a.to, a, q, x);
+    }
+}
+
+TSI_KERNEL(random_fill, tsi_cuda_random_args)
+{
+    fill_each(a);
+}
+
+TSI_KERNEL(random_truth, tsi_cuda_random_args)
+{
+    uint64_t chance = (uint64_t)(a.recipe.a * 0x1p32);
+    fill_quads<uint8_t>(a, [=](uint32_t word) { return (uint8_t)(word < chance); });
+}
+
+TSI_KERNEL(random_unit_f32, tsi_cuda_random_args)
+{
+    fill_quads<float>(a, [](uint32_t word) { return unit_f32(word); });
+}
+
+TSI_KERNEL(random_unit_bf16, tsi_cuda_random_args)
+{
+    fill_quads<uint16_t>(a, [](uint32_t word) { return unit_bf16(word); });
+}
+
+/* ---- dropout --------------------------------------------------------------------------------- */
+
+template <typename V>
+__device__ inline four<V> load_quad(const V *from, const tsi_cuda_random_args &a, const quad &q)
+{
+    four<V> x;
+    if (q.whole && fits(from, q.at)) return *(const four<V> *)(from + q.at);
+#pragma unroll
+    for (int e = 0; e < FOUR; e++)
+        x.value[e] = q.first + e >= 0 && q.first + e < a.length ? from[q.at + e] : V(0);
+    return x;
+}
+
+__device__ inline float scaled(float x, double scale)
+{
+    return f32_of_f64(f64_of_f32(x) * scale);
+}
+
+__device__ inline uint16_t scaled(uint16_t x, double scale)
+{
+    return tsi_bf16_of_f32(f32_odd_of_f64(f64_of_f32(tsi_f32_of_bf16(x)) * scale));
+}
+
+/* What is not kept is 0 whatever x is there. */
+template <typename V> __device__ void drop(const tsi_cuda_dropout_args &a)
+{
+    uint64_t chance = (uint64_t)(a.draws.recipe.a * 0x1p32);
+    int64_t quads = quads_of(a.draws), count = a.draws.runs * quads;
+    for (int64_t i = first_item(); i < count; i += item_step()) {
+        quad q = quad_at(a.draws, quads, i);
+        four<V> x = load_quad((const V *)a.x, a.draws, q), y;
+        four<uint8_t> kept;
+#pragma unroll
+        for (int e = 0; e < FOUR; e++) {
+            kept.value[e] = q.drawn.word[e] < chance;
+            y.value[e] = kept.value[e] ? scaled(x.value[e], a.scale) : V(0);
+        }
+        store_quad((V *)a.y, a.draws, q, y);
+        store_quad((uint8_t *)a.draws.to, a.draws, q, kept);
+    }
+}
+
+TSI_KERNEL(dropout_f32, tsi_cuda_dropout_args)
+{
+    drop<float>(a);
+}
+
+TSI_KERNEL(dropout_bf16, tsi_cuda_dropout_args)
+{
+    drop<uint16_t>(a);
 }
