@@ -59,7 +59,8 @@ file(GLOB sources CONFIGURE_DEPENDS ${TS_CUDA_DIR}/*.c)
 # Plain functions of the core, which need nothing of it, and its words through the table that it lends.
 list(APPEND sources ${PROJECT_SOURCE_DIR}/src/base/lent/words.c ${PROJECT_SOURCE_DIR}/src/base/types.c
   ${PROJECT_SOURCE_DIR}/src/device/block.c ${PROJECT_SOURCE_DIR}/src/device/bytes.c
-  ${PROJECT_SOURCE_DIR}/src/device/identity.c ${PROJECT_SOURCE_DIR}/src/op/matrix/linear_list_by.c)
+  ${PROJECT_SOURCE_DIR}/src/device/identity.c ${PROJECT_SOURCE_DIR}/src/op/index/index_geometry.c
+  ${PROJECT_SOURCE_DIR}/src/op/matrix/linear_list_by.c)
 add_library(tessera_cuda MODULE ${sources} ${images})
 set_target_properties(tessera_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/tessera
   LINK_DEPENDS ${TS_CUDA_DIR}/module.map)

@@ -47,6 +47,27 @@ static ts_status bad_group(ts_rank *me, void *context)
     return ts_rank_sync(me);
 }
 
+static ts_status bad_put(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    ts_tensor *at[] = { whole(m, -6, TS_SHAPE(3)) };
+    (void)ts_index_put(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(5), NULL),
+                       ts_ones(m, TS_DTYPE_F32, TS_SHAPE(3), NULL),
+                       TS_OPTIONS(ts_index_options, .index = at, .count = 1, .accumulate = 1));
+    return ts_rank_sync(me);
+}
+
+static ts_status bad_scatter(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    ts_tensor *x = ts_ones(m, TS_DTYPE_F32, TS_SHAPE(5), NULL);
+    (void)ts_scatter_(x, 0, whole(m, -1, TS_SHAPE(3)),
+                      ts_zeros(m, TS_DTYPE_F32, TS_SHAPE(3), NULL));
+    return ts_rank_sync(me);
+}
+
 static ts_status no_memory(ts_rank *me, void *context)
 {
     (void)context;
@@ -116,6 +137,8 @@ TS_TEST(errors_are_the_hosts)
         { bad_index, TS_ERR_ARG, { "embedding: index -2 is out of range for 4 rows" } },
         { bad_gradient, TS_ERR_ARG, { "embedding_backward: index 9 is out of range for 9 rows" } },
         { bad_group, TS_ERR_ARG, { "grouped_linear: group 2 is out of range for 2 groups" } },
+        { bad_put, TS_ERR_ARG, { "index_put: index -6 is out of range for extent 5" } },
+        { bad_scatter, TS_ERR_ARG, { "scatter: index -1 is out of range for extent 5" } },
         { no_memory, TS_ERR_MEMORY, { "4398046511104 bytes", "on cuda:0", "in use" } },
     };
     (void)setenv("TESSERA_FALLBACK", "forbid", 1);

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.c - gather, index_select and their gradients, scatter_add, index_add, pick, triangles.
+/* index.c - gather, index_select and their gradients, scatter_add, index_add, pick and its
+ * gradient, triangles.
  *
  * An index may be cut along its own dim's target (others' elements are left alone); a call whose
- * other dims are cut differently, and sums that would walk too far, are the host's. */
+ * other dims are cut differently is the host's. */
 #include "op/index/index.h"
 
 #include <string.h>
 
 #include "backend/cuda/complain.h"
 #include "backend/cuda/dtype.h"
+#include "backend/cuda/index.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/put.h"
 #include "base/error.h"
 #include "op/view/attributes.h"
 
-#define WALK_MAX ((int64_t)1 << 33) /* elements of the index that a call looks at */
+enum { WALK_MAX = 1 << 24 }; /* elements of the index that a call looks at; more go by lists */
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* Whether two operands hold the same indices of every dim but `dim`. */
-static bool are_alike(const tsi_operand *a, const tsi_operand *b, int32_t dim)
+bool tsi_cuda_are_alike(const tsi_operand *a, const tsi_operand *b, int32_t dim)
 {
     for (int32_t d = 0; d < a->block.ndim; d++) {
         tsi_cuda_places one, other;
@@ -56,8 +58,9 @@ static ts_status gather(const tsi_kernel_io *io, int32_t dim, bool line)
     tsi_cuda_index_args a = { .index_dtype = index->block.dtype };
     int64_t bound = far->block.ndim ? far->global->shape.extent[dim] : 1;
     a.size = (int32_t)ts_dtype_size((ts_dtype)near->block.dtype);
-    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype) || !are_alike(far, near, dim) ||
-        (!line && !are_alike(index, near, -1)) || !tsi_cuda_places_make(&a.place, far->region, dim))
+    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype) || !tsi_cuda_are_alike(far, near, dim) ||
+        (!line && !tsi_cuda_are_alike(index, near, -1)) ||
+        !tsi_cuda_places_make(&a.place, far->region, dim))
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(&near->block) == 0) return TS_OK;
     a.index = line ? line_of(&index->block, dim) : operand_of(&index->block, -1);
@@ -96,6 +99,22 @@ ts_status tsi_cuda_pick(const tsi_kernel_io *io)
     return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_gather, a.space.count, &a);
 }
 
+/* The gradient at the label, zeros at all other classes. */
+ts_status tsi_cuda_pick_backward(const tsi_kernel_io *io)
+{
+    const tsi_block *dy = &io->in[0].block, *labels = &io->in[1].block, *out = &io->out[0].block;
+    tsi_cuda_index_args a = { .index_dtype = labels->dtype };
+    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype)) return (ts_status)TSI_KERNEL_DECLINED;
+    a.size = (int32_t)ts_dtype_size((ts_dtype)out->dtype);
+    a.index = operand_of(labels, -1);
+    a.near = operand_of(out, -1);
+    a.far = operand_of(dy, -1);
+    a.index.stride[out->ndim - 1] = a.far.stride[out->ndim - 1] = 0;
+    tsi_cuda_space_make(&a.space, out->ndim, out->extent);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_pick_back, a.space.count, &a);
+}
+
 ts_status tsi_cuda_index_select(const tsi_kernel_io *io)
 {
     return gather(io, (int32_t)((const tsi_index_select_attributes *)io->attributes)->dim, true);
@@ -103,15 +122,78 @@ ts_status tsi_cuda_index_select(const tsi_kernel_io *io)
 
 /* ---- into a dim ------------------------------------------------------------------------------ */
 
-/* Every index is one of the dim; told by the next wait. What runs behind it can ask. */
-static ts_status check(const tsi_kernel_io *io, int64_t bound, tsi_cuda_asker *asker)
+ts_status tsi_cuda_index_check(const tsi_kernel_io *io, int32_t input, int32_t kind, int64_t bound,
+                               bool wraps, tsi_cuda_asker *asker)
 {
-    const tsi_block *index = &io->in[1].block;
-    tsi_cuda_index_args a = { .index_dtype = index->dtype, .index = operand_of(index, -1) };
-    tsi_cuda_space_make(&a.space, index->ndim, index->extent);
-    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_PLACE, bound, io->in[1].region != NULL, &a.asker));
+    const tsi_operand *in = &io->in[input];
+    tsi_cuda_index_args a = { .index_dtype = in->block.dtype, .wraps = wraps };
+    a.index = operand_of(&in->block, -1);
+    tsi_cuda_space_make(&a.space, in->block.ndim, in->block.extent);
+    TSI_TRY(tsi_cuda_ask(io, kind, bound, in->region != NULL, &a.asker));
     *asker = a.asker;
     return tsi_cuda_launch_items(io->queue, TSI_CUDA_index_check, a.space.count, &a);
+}
+
+/* The same sums by lists. With an index of one dim rows are those of its dim, */
+static void rows_of(const tsi_cuda_index_add_args *a, const tsi_block *out, tsi_cuda_put_args *to)
+{
+    int64_t extent[TS_NDIM_MAX] = { 0 };
+    int32_t rest = 0;
+    to->near.stride[0] = a->from_step;
+    to->row_step[0] = 1;
+    to->rows = out->extent[a->dim];
+    for (int32_t d = 0; d < out->ndim; d++) {
+        if (d == a->dim) continue;
+        to->far_rest.stride[rest] = a->out.stride[d];
+        to->near_rest.stride[rest] = a->from.stride[d];
+        extent[rest++] = out->extent[d];
+    }
+    tsi_cuda_space_make(&to->rest, rest, extent);
+}
+
+/* else every element of the result is one. */
+static void elements_of(const tsi_cuda_index_add_args *a, const tsi_block *out,
+                        tsi_cuda_put_args *to)
+{
+    to->rows = 1;
+    for (int32_t d = out->ndim - 1; d >= 0; to->rows *= out->extent[d--]) {
+        bool own = d == a->dim;
+        to->near.stride[d] = own ? a->from_step : a->from.stride[d];
+        to->far.stride[d] = own ? 0 : a->out.stride[d];
+        to->row.stride[d] = own ? 0 : to->rows;
+        if (own) to->row_step[0] = to->rows;
+    }
+    tsi_cuda_space_make(&to->rest, 0, NULL);
+}
+
+static ts_status add_by_lists(const tsi_kernel_io *io, const tsi_cuda_index_add_args *a, bool line)
+{
+    const tsi_block *out = &io->out[0].block;
+    unsigned char zero[16] = { 0 };
+    tsi_cuda_put_args lists = { .count = 1,
+                                .dtype = a->dtype,
+                                .index_dtype = { a->index_dtype },
+                                .index = { operand_of(&io->in[1].block, -1) },
+                                .place = { a->place },
+                                .bound = { a->asker.bound },
+                                .far_step = { a->out.stride[a->dim] },
+                                .asker = a->asker };
+    lists.near.data = a->from.data;
+    lists.far.data = a->out.data;
+    tsi_cuda_space_make(&lists.space, io->in[1].block.ndim, io->in[1].block.extent);
+    if (line)
+        rows_of(a, out, &lists);
+    else
+        elements_of(a, out, &lists);
+    if (!a->keep) TSI_TRY(io->device->fill(io->device, out, zero, io->queue));
+    return tsi_cuda_put_add(io->queue, &lists);
+}
+
+static ts_status add_by_walks(const tsi_kernel_io *io, tsi_cuda_index_add_args *a)
+{
+    bool whole = tsi_cuda_is_whole(a->dtype) || a->dtype == TS_DTYPE_BOOL;
+    return tsi_cuda_launch_items(io->queue, whole ? TSI_CUDA_index_add_i64 : TSI_CUDA_index_add_f64,
+                                 a->space.count, a);
 }
 
 /* out (+)= from, where `from` is input `source`; `line`: the index has one dim. */
@@ -120,13 +202,16 @@ static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool 
     const tsi_operand *from = &io->in[source], *index = &io->in[1], *out = &io->out[0];
     tsi_cuda_index_add_args a = { .dim = dim, .keep = keep, .dtype = out->block.dtype };
     a.index_dtype = index->block.dtype;
-    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype) || tsi_cuda_is_complex(a.dtype) ||
-        out->block.ndim == 0 || from->block.dtype != a.dtype || !are_alike(from, out, dim) ||
-        (!line && !are_alike(index, from, -1)) || !tsi_cuda_places_make(&a.place, out->region, dim))
+    if (!io->queue || !tsi_cuda_is_whole(a.index_dtype) || out->block.ndim == 0 ||
+        from->block.dtype != a.dtype || !tsi_cuda_are_alike(from, out, dim) ||
+        (!line && !tsi_cuda_are_alike(index, from, -1)) ||
+        !tsi_cuda_places_make(&a.place, out->region, dim))
         return (ts_status)TSI_KERNEL_DECLINED;
     a.length = line ? index->block.extent[0] : index->block.extent[dim];
     if (tsi_block_count(&out->block) == 0) return TS_OK;
-    if (a.length > WALK_MAX / tsi_block_count(&out->block)) return (ts_status)TSI_KERNEL_DECLINED;
+    bool lists = tsi_cuda_is_complex(a.dtype) || a.length > WALK_MAX / tsi_block_count(&out->block);
+    if (lists && !tsi_cuda_put_adds(tsi_block_count(&index->block), tsi_block_count(&out->block)))
+        return (ts_status)TSI_KERNEL_DECLINED;
     a.out = operand_of(&out->block, -1);
     a.from = operand_of(&from->block, dim);
     a.index =
@@ -136,12 +221,11 @@ static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool 
     memcpy(a.from_extent, (line ? from : index)->block.extent, sizeof a.from_extent);
     tsi_cuda_space_make(&a.space, out->block.ndim, out->block.extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    TSI_TRY(check(io, out->global->shape.extent[dim], &a.asker));
+    TSI_TRY(tsi_cuda_index_check(io, 1, TSI_CUDA_BAD_PLACE, out->global->shape.extent[dim], false,
+                                 &a.asker));
     if (keep && !io->in_place)
         TSI_TRY(io->device->copy(io->device, &out->block, &io->in[0].block, io->queue));
-    bool whole = tsi_cuda_is_whole(a.dtype) || a.dtype == TS_DTYPE_BOOL;
-    return tsi_cuda_launch_items(io->queue, whole ? TSI_CUDA_index_add_i64 : TSI_CUDA_index_add_f64,
-                                 a.space.count, &a);
+    return lists ? add_by_lists(io, &a, line) : add_by_walks(io, &a);
 }
 
 ts_status tsi_cuda_gather_backward(const tsi_kernel_io *io)

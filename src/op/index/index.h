@@ -61,8 +61,9 @@ typedef struct tsi_index_geometry {
     int32_t rest;         /* dims of x that are not indexed: */
     int32_t from[TS_NDIM_MAX], to[TS_NDIM_MAX]; /* their number in x and in the result */
 } tsi_index_geometry;
-tsi_index_geometry tsi_index_geometry_of(const tsi_op_desc *op, const tsi_dims *dims,
-                                         const ts_meta *in, int32_t input_count);
+/* `first`: the input number of the first index tensor, 1 of index_get and 2 of index_put. */
+tsi_index_geometry tsi_index_geometry_of(int32_t first, const tsi_dims *dims, const ts_meta *in,
+                                         int32_t input_count);
 
 /* Rules: input `input` pending any reduction, the other inputs replicated, the output likewise. */
 void tsi_index_pass(tsi_rules *rules, int32_t input);

@@ -21,33 +21,9 @@ static const tsi_attribute put_table[] = {
 
 /* ---- where what stands ----------------------------------------------------------------------- */
 
-tsi_index_geometry tsi_index_geometry_of(const tsi_op_desc *op, const tsi_dims *dims,
-                                         const ts_meta *in, int32_t input_count)
-{
-    tsi_index_geometry g = { .first = op == &tsi_op_index_get ? 1 : 2 };
-    g.count = input_count - g.first;
-    g.indexed = tsi_dims_mask(dims);
-    for (int32_t i = g.first; i < input_count; i++)
-        if (in[i].shape.ndim > g.lines) g.lines = in[i].shape.ndim;
-    int32_t lowest = TS_NDIM_MAX, highest = 0;
-    for (int32_t d = 0; d < in[0].shape.ndim; d++) {
-        if (!(g.indexed >> d & 1)) continue;
-        if (d < lowest) lowest = d;
-        highest = d;
-    }
-    g.at = highest - lowest + 1 == g.count ? lowest : 0;
-    for (int32_t d = 0; d < in[0].shape.ndim; d++) {
-        if (g.indexed >> d & 1) continue;
-        g.from[g.rest] = d;
-        g.to[g.rest] = g.rest < g.at ? g.rest : g.rest + g.lines;
-        g.rest++;
-    }
-    return g;
-}
-
 static tsi_index_geometry geometry_of(const tsi_op_call *call)
 {
-    return tsi_index_geometry_of(call->op,
+    return tsi_index_geometry_of(call->op == &tsi_op_index_get ? 1 : 2,
                                  &((const tsi_index_put_attributes *)call->attributes)->dims,
                                  call->in, call->input_count);
 }
@@ -256,7 +232,8 @@ static ts_status walk_begin(walk *w, const tsi_kernel_io *io, const tsi_operand 
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = *io->in[i].global;
     *w = (walk){ .io = io, .a = io->attributes, .far = far };
-    w->g = tsi_index_geometry_of(io->op, &w->a->dims, in, io->input_count);
+    w->g = tsi_index_geometry_of(io->op == &tsi_op_index_get ? 1 : 2, &w->a->dims, in,
+                                 io->input_count);
     w->loop = (tsi_loop){ .ndim = w->g.lines, .operand_count = w->g.count };
     for (int32_t j = 0; j < w->g.lines; j++) {
         w->loop.extent[j] = 1;

@@ -9,6 +9,12 @@ typedef struct tsi_join_attributes {
     int64_t dim;
 } tsi_join_attributes;
 
+typedef struct tsi_strided_attributes {
+    tsi_dims size, stride;
+    int64_t offset;
+    tsi_dims shape; /* gradient: of the result */
+} tsi_strided_attributes;
+
 typedef struct tsi_triangle_attributes {
     int64_t diagonal;
 } tsi_triangle_attributes;

@@ -10,23 +10,19 @@
 #include "base/alloc.h"
 #include "base/intmath.h"
 #include "op/core/common.h"
+#include "op/view/attributes.h"
 
-typedef struct strided_attributes {
-    tsi_dims size, stride;
-    int64_t offset;
-    tsi_dims shape; /* gradient: of the result */
-} strided_attributes;
 #define STRIDED_ATTRIBUTES                                                                         \
-    TSI_ATTR(strided_attributes, size, DIMS, "size", NULL),                                        \
-        TSI_ATTR(strided_attributes, stride, DIMS, "stride", NULL),                                \
-        TSI_ATTR(strided_attributes, offset, INT, "storage_offset", "0")
+    TSI_ATTR(tsi_strided_attributes, size, DIMS, "size", NULL),                                    \
+        TSI_ATTR(tsi_strided_attributes, stride, DIMS, "stride", NULL),                            \
+        TSI_ATTR(tsi_strided_attributes, offset, INT, "storage_offset", "0")
 static const tsi_attribute strided_table[] = { STRIDED_ATTRIBUTES, { 0 } };
 static const tsi_attribute backward_table[] = {
-    STRIDED_ATTRIBUTES, TSI_ATTR(strided_attributes, shape, DIMS, "shape", NULL), { 0 }
+    STRIDED_ATTRIBUTES, TSI_ATTR(tsi_strided_attributes, shape, DIMS, "shape", NULL), { 0 }
 };
 
 /* Every element that is named must be there. */
-static ts_status check_reach(const char *op, const strided_attributes *a, int64_t count)
+static ts_status check_reach(const char *op, const tsi_strided_attributes *a, int64_t count)
 {
     int64_t first = a->offset, last = a->offset;
     bool empty = false;
@@ -56,7 +52,7 @@ static ts_status check_reach(const char *op, const strided_attributes *a, int64_
 
 static ts_status strided_infer(const tsi_op_call *call)
 {
-    const strided_attributes *a = call->attributes;
+    const tsi_strided_attributes *a = call->attributes;
     TSI_TRY(check_reach("as_strided", a, ts_shape_count(&call->in[0].shape)));
     call->out[0] = (ts_meta){ .shape = { .ndim = a->size.count }, .dtype = call->in[0].dtype };
     memcpy(call->out[0].shape.extent, a->size.value, sizeof a->size.value);
@@ -65,7 +61,7 @@ static ts_status strided_infer(const tsi_op_call *call)
 
 static ts_status backward_infer(const tsi_op_call *call)
 {
-    const strided_attributes *a = call->attributes;
+    const tsi_strided_attributes *a = call->attributes;
     ts_shape shape = { .ndim = a->shape.count };
     if (a->shape.count < 0) return TSI_FAIL(TS_ERR_ARG, "as_strided_backward: no shape is given");
     memcpy(shape.extent, a->shape.value, sizeof shape.extent);
@@ -92,7 +88,7 @@ static int64_t place_of(const tsi_block *block, int64_t number)
     return at;
 }
 
-static int64_t number_of(const strided_attributes *a, const int64_t *index)
+static int64_t number_of(const tsi_strided_attributes *a, const int64_t *index)
 {
     int64_t number = a->offset;
     for (int32_t d = 0; d < a->size.count; d++)
@@ -129,7 +125,7 @@ static ts_status backward_reference(const tsi_kernel_io *io)
 
 static ts_status strided_grad(const tsi_grad_io *io)
 {
-    strided_attributes a = *(const strided_attributes *)io->attributes;
+    tsi_strided_attributes a = *(const tsi_strided_attributes *)io->attributes;
     a.shape.count = io->in_meta[0].shape.ndim;
     memcpy(a.shape.value, io->in_meta[0].shape.extent, sizeof a.shape.value);
     return tsi_grad_give(io, tsi_op_make(&tsi_op_as_strided_backward, io->out_grad, 1, &a));
@@ -137,7 +133,7 @@ static ts_status strided_grad(const tsi_grad_io *io)
 
 static bool sample_strided(tsi_sample *s)
 {
-    static const strided_attributes kinds[] = {
+    static const tsi_strided_attributes kinds[] = {
         { .size = { .count = 2, .value = { 3, 4 } },
           .stride = { .count = 2, .value = { 2, 3 } },
           .offset = 1 }, /* overlapping */
@@ -145,14 +141,14 @@ static bool sample_strided(tsi_sample *s)
     };
     s->count = 1;
     s->in[0] = tsi_meta_f64(TS_SHAPE(5, 4));
-    *(strided_attributes *)s->attributes = kinds[s->variant % 2];
+    *(tsi_strided_attributes *)s->attributes = kinds[s->variant % 2];
     return s->variant < 2;
 }
 
 static bool sample_backward(tsi_sample *s)
 {
     bool more = sample_strided(s);
-    strided_attributes *a = s->attributes;
+    tsi_strided_attributes *a = s->attributes;
     a->shape = (tsi_dims){ .count = 2, .value = { 5, 4 } };
     s->in[0].shape = (ts_shape){ .ndim = a->size.count };
     memcpy(s->in[0].shape.extent, a->size.value, sizeof a->size.value);
@@ -164,7 +160,7 @@ const tsi_op_desc tsi_op_as_strided = {
     .what = "elements at given strides of the row-major order of the whole; a cut is gathered",
     TSI_OPERANDS(1, 1, 1),
     .traits = { .flow = TSI_SELECT },
-    TSI_ATTRIBUTES(strided_table, strided_attributes),
+    TSI_ATTRIBUTES(strided_table, tsi_strided_attributes),
     .infer = strided_infer,
     .reference = strided_reference,
     .grad = strided_grad,
@@ -178,7 +174,7 @@ const tsi_op_desc tsi_op_as_strided_backward = {
     .dtypes = 1u << TS_DTYPE_F64 | 1u << TS_DTYPE_F32 | 1u << TS_DTYPE_BF16 | 1u << TS_DTYPE_F16 |
               1u << TS_DTYPE_C64 | 1u << TS_DTYPE_C128,
     .traits = { .flow = TSI_LINEAR_ALL },
-    TSI_ATTRIBUTES(backward_table, strided_attributes),
+    TSI_ATTRIBUTES(backward_table, tsi_strided_attributes),
     .infer = backward_infer,
     .reference = backward_reference,
     .sample = sample_backward,
@@ -258,7 +254,7 @@ TSI_MAKER1(count_unique)
 
 ts_tensor *(ts_as_strided)(ts_tensor *x, ts_shape size, const int64_t *stride, int64_t offset)
 {
-    strided_attributes a = { .size = { .count = size.ndim }, .stride = { .count = size.ndim } };
+    tsi_strided_attributes a = { .size = { .count = size.ndim }, .stride = { .count = size.ndim } };
     if (!stride || size.ndim < 0 || size.ndim > TS_NDIM_MAX) {
         TSI_FAIL(TS_ERR_ARG, "as_strided: a size of 0 to 8 dims and its strides are required");
         return NULL;

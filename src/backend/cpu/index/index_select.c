@@ -503,7 +503,7 @@ ts_status tsi_cpu_index(const tsi_kernel_io *io)
     ts_meta in[TSI_INPUT_MAX];
     for (int32_t i = 0; i < io->input_count; i++)
         in[i] = *io->in[i].global;
-    tsi_index_geometry g = tsi_index_geometry_of(io->op, &a->dims, in, io->input_count);
+    tsi_index_geometry g = tsi_index_geometry_of(reads ? 1 : 2, &a->dims, in, io->input_count);
     picks p = { .io = io, .far = reads ? &io->in[0] : &io->out[0], .first = g.first };
     p.indices = g.count;
     p.lines = g.lines;

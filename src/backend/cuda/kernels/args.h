@@ -292,8 +292,7 @@ typedef struct tsi_cuda_index_args {
     int64_t far_step;
     tsi_cuda_places place; /* of far's dim */
     tsi_cuda_asker asker;
-    int32_t index_dtype, dtype, size, wraps;
-    uint32_t pattern[4]; /* the value where there is no near */
+    int32_t index_dtype, dtype, size, wraps; /* wraps: negative ones count from the end */
 } tsi_cuda_index_args;
 
 /* index.cu: sums into a dim: an item a result, which walks the lines that point at it. */
@@ -308,6 +307,50 @@ typedef struct tsi_cuda_index_add_args {
     int32_t dim, keep; /* keep: the result is added to */
     int32_t index_dtype, dtype;
 } tsi_cuda_index_add_args;
+
+/* A number as it was said. */
+typedef struct tsi_cuda_number {
+    double re, im;
+    int64_t whole;
+    int64_t is_whole;
+} tsi_cuda_number;
+
+/* put.cu: an element for each item of the space, where its indices point. An index is what its
+ * operand has at the item's offset, or, without data, the offset itself. Rows are places that
+ * indices point at, numbers those of claims in order. */
+typedef struct tsi_cuda_put_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand near, far;   /* far: along what is not indexed */
+    tsi_cuda_operand row, number; /* without data: the row's number without indices, the claim's */
+    tsi_cuda_operand index[TSI_CUDA_DIMS];
+    /* Of the dim that an index indexes: its indices here, its extent, steps along it. */
+    tsi_cuda_places place[TSI_CUDA_DIMS];
+    int64_t bound[TSI_CUDA_DIMS], far_step[TSI_CUDA_DIMS], row_step[TSI_CUDA_DIMS];
+    int32_t index_dtype[TSI_CUDA_DIMS];
+    int32_t count, size, dtype; /* of indices; bytes of an element */
+    int32_t words;              /* of shared memory, for bits of claims */
+    int64_t first;              /* the row of the first element of far */
+    tsi_cuda_asker asker;
+    tsi_cuda_number value; /* where near has no data */
+    uint64_t *winner;      /* 1 + the last claim of each row; 0: none */
+    int64_t rows;
+    tsi_cuda_space rest;                  /* of a row, */
+    tsi_cuda_operand far_rest, near_rest; /* without data of their own */
+    int32_t *tally, *begin, *left;        /* of each row: its claims, where their list begins */
+    int32_t *cursor, *touched; /* the end of the last list, and of the rows that have one */
+    int32_t *order, *sorted;   /* the lists, as they were filled and in order */
+} tsi_cuda_put_args;
+
+/* put.cu: elements by their row-major number. */
+typedef struct tsi_cuda_take_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand index, near;
+    const void *far;
+    int64_t extent[TSI_CUDA_DIMS], stride[TSI_CUDA_DIMS]; /* of far: global, and here */
+    tsi_cuda_places place[TSI_CUDA_DIMS];
+    int64_t bound;
+    int32_t ndim, size, index_dtype, reserved;
+} tsi_cuda_take_args;
 
 /* index.cu: triangles of the last two dims. */
 typedef struct tsi_cuda_triangle_args {

@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/complain.cuh"
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
+#include "backend/cuda/kernels/lists.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
@@ -83,57 +84,12 @@ TSI_KERNEL(embedding_order, tsi_cuda_embedding_args)
     }
 }
 
-/* The list of this block's row in order: short ones by counting smaller ones, long ones by a bitmap
- * of the tokens in shared memory, in place. */
-__device__ inline void sort_list(const tsi_cuda_embedding_args &a, int32_t *list, int count)
-{
-    extern __shared__ uint32_t bits[];
-    __shared__ int base;
-    if (count <= 32) {
-        int mine = threadIdx.x < count ? list[threadIdx.x] : 0, rank = 0;
-        for (int i = 0; threadIdx.x < count && i < count; i++)
-            rank += list[i] < mine;
-        __syncthreads();
-        if (threadIdx.x < count) list[rank] = mine;
-        __syncthreads();
-        return;
-    }
-    int words = (int)((a.tokens + 31) / 32);
-    for (int w = threadIdx.x; w < words; w += blockDim.x)
-        bits[w] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < count; i += blockDim.x)
-        atomicOr(&bits[list[i] / 32], 1u << list[i] % 32);
-    if (threadIdx.x == 0) base = 0;
-    __syncthreads();
-    __shared__ int before[32];
-    for (int first = 0; first < words; first += blockDim.x) { /* ranks of a stretch of words */
-        int w = first + threadIdx.x, mine = w < words ? __popc(bits[w]) : 0, sum = mine;
-        for (int step = 1; step < 32; step *= 2) {
-            int other = __shfl_up_sync(0xffffffffu, sum, step);
-            if (threadIdx.x % 32 >= step) sum += other;
-        }
-        if (threadIdx.x % 32 == 31) before[threadIdx.x / 32] = sum;
-        __syncthreads();
-        int at = base + sum - mine, all = 0;
-        for (int k = 0; k < (int)blockDim.x / 32; k++) {
-            if (k < (int)threadIdx.x / 32) at += before[k];
-            all += before[k];
-        }
-        for (uint32_t left = w < words ? bits[w] : 0; left; left &= left - 1)
-            list[at++] = w * 32 + __ffs(left) - 1;
-        __syncthreads();
-        if (threadIdx.x == 0) base += all;
-        __syncthreads();
-    }
-}
-
 template <typename R> __device__ void add_rows(const tsi_cuda_embedding_args &a)
 {
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         int count = a.count[row];
         int32_t *list = a.order + a.begin[row];
-        if (count > 1) sort_list(a, list, count);
+        if (count > 1) sort_list(list, list, count, a.tokens, (int)((a.tokens + 31) / 32));
         for (int64_t c = threadIdx.x; c < a.columns; c += blockDim.x) {
             R sum = 0;
             for (int i = 0; i < count; i++)
@@ -152,7 +108,7 @@ template <typename T> __device__ void add_units(const tsi_cuda_embedding_args &a
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         int count = a.count[row];
         int32_t *list = a.order + a.begin[row];
-        if (count > 1) sort_list(a, list, count);
+        if (count > 1) sort_list(list, list, count, a.tokens, (int)((a.tokens + 31) / 32));
         for (int64_t u = threadIdx.x; u < a.columns / N; u += blockDim.x) {
             float sum[N] = {};
             unit_of<E> in;

@@ -11,32 +11,12 @@
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 
-__device__ inline void copy_bytes(int32_t size, void *to, int64_t i, const void *from, int64_t j)
-{
-    switch (size) {
-    case 1:
-        ((uint8_t *)to)[i] = ((const uint8_t *)from)[j];
-        break;
-    case 2:
-        ((uint16_t *)to)[i] = ((const uint16_t *)from)[j];
-        break;
-    case 4:
-        ((uint32_t *)to)[i] = ((const uint32_t *)from)[j];
-        break;
-    case 8:
-        ((uint64_t *)to)[i] = ((const uint64_t *)from)[j];
-        break;
-    default:
-        ((uint4 *)to)[i] = ((const uint4 *)from)[j];
-        break;
-    }
-}
-
 /* ---- elements by index ----------------------------------------------------------------------- */
 
 TSI_KERNEL(index_gather, tsi_cuda_index_args)
 {
     const tsi_cuda_operand *const operands[3] = { &a.index, &a.near, &a.far };
+    const uint4 zero = { 0, 0, 0, 0 };
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
         int64_t offset[3];
         place(a.space, i, operands, offset);
@@ -48,7 +28,7 @@ TSI_KERNEL(index_gather, tsi_cuda_index_args)
         if (at >= 0)
             copy_bytes(a.size, a.near.data, offset[1], a.far.data, offset[2] + at * a.far_step);
         else
-            copy_bytes(a.size, a.near.data, offset[1], a.pattern, 0);
+            copy_bytes(a.size, a.near.data, offset[1], &zero, 0);
     }
 }
 
@@ -59,7 +39,25 @@ TSI_KERNEL(index_check, tsi_cuda_index_args)
         int64_t offset[1];
         place(a.space, i, operands, offset);
         int64_t index = load_wide(a.index_dtype, a.index.data, offset[0]).whole;
-        if (index < 0 || index >= a.asker.bound) complain(a.asker, i, index);
+        int64_t least = a.wraps ? -a.asker.bound : 0; /* from the end */
+        if (index < least || index >= a.asker.bound) complain(a.asker, i, index);
+    }
+}
+
+/* The gradient of pick: far at the label, zeros elsewhere; the last dim is that of classes. */
+TSI_KERNEL(index_pick_back, tsi_cuda_index_args)
+{
+    const tsi_cuda_operand *const operands[3] = { &a.index, &a.near, &a.far };
+    const uint4 zero = { 0, 0, 0, 0 };
+    int64_t classes = a.space.extent[a.space.ndim - 1];
+    for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
+        int64_t offset[3];
+        place(a.space, i, operands, offset);
+        int64_t label = load_wide(a.index_dtype, a.index.data, offset[0]).whole;
+        if (label == i % classes)
+            copy_bytes(a.size, a.near.data, offset[1], a.far.data, offset[2]);
+        else
+            copy_bytes(a.size, a.near.data, offset[1], &zero, 0);
     }
 }
 

@@ -45,6 +45,19 @@ __device__ inline void place(const tsi_cuda_space &space, int64_t i,
     }
 }
 
+/* The place of item i in each dim. */
+__device__ inline void coordinates(const tsi_cuda_space &space, int64_t i, int64_t *at)
+{
+    bool small = is_small(space);
+    for (int d = space.ndim - 1; d >= 0; d--) {
+        int64_t outer = d == 0   ? 0
+                        : small ? (int64_t)divide((uint32_t)i, space.by[d])
+                                : i / space.extent[d];
+        at[d] = i - outer * space.extent[d];
+        i = outer;
+    }
+}
+
 /* The first item of this thread, and the step to its next. */
 __device__ inline int64_t first_item()
 {
@@ -66,6 +79,28 @@ template <int N> __device__ inline int64_t first_of()
 template <int N> __device__ inline int64_t step_of()
 {
     return (int64_t)gridDim.x * (N * TSI_CUDA_BLOCK);
+}
+
+/* An element of so many bytes. */
+__device__ inline void copy_bytes(int32_t size, void *to, int64_t i, const void *from, int64_t j)
+{
+    switch (size) {
+    case 1:
+        ((uint8_t *)to)[i] = ((const uint8_t *)from)[j];
+        break;
+    case 2:
+        ((uint16_t *)to)[i] = ((const uint16_t *)from)[j];
+        break;
+    case 4:
+        ((uint32_t *)to)[i] = ((const uint32_t *)from)[j];
+        break;
+    case 8:
+        ((uint64_t *)to)[i] = ((const uint64_t *)from)[j];
+        break;
+    default:
+        ((uint4 *)to)[i] = ((const uint4 *)from)[j];
+        break;
+    }
 }
 
 #endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lists.c - operators whose kernels go by lists, lines and bins, at sizes that samples do not have:
+ * on one rank, where the host may do nothing of it, and on three that share the GPU and a tensor.
+ */
+#include "gpu/gpu.h"
+
+#include <math.h>
+
+#include "tessera/tensor.h"
+
+/* Of a tensor that is placed as `cut` says; indices are whole on every rank. */
+typedef ts_tensor *(*make_fn)(ts_mesh *m, const char *cut);
+
+static ts_tensor *reals(ts_mesh *m, ts_shape shape, const char *cut)
+{
+    return ts_randn(m, TS_DTYPE_F32, shape, cut);
+}
+
+static ts_tensor *wholes(ts_mesh *m, int64_t low, int64_t high, ts_shape shape, const char *cut)
+{
+    return ts_randint(m, TS_DTYPE_I64, shape, cut,
+                      TS_OPTIONS(ts_random_options, .low = low, .high = high));
+}
+
+/* ---- by indices ------------------------------------------------------------------------------ */
+
+static ts_tensor *make_get(ts_mesh *m, const char *cut)
+{
+    ts_tensor *at[] = { wholes(m, -40, 40, TS_SHAPE(50, 1), "R"),
+                        wholes(m, -7, 7, TS_SHAPE(90), "R") };
+    return ts_index(reals(m, TS_SHAPE(40, 7, 3), cut),
+                    TS_OPTIONS(ts_index_options, .index = at, .count = 2));
+}
+
+static ts_tensor *put(ts_mesh *m, const char *cut, int64_t claims, int32_t accumulate)
+{
+    ts_tensor *at[] = { wholes(m, -5, 5, TS_SHAPE(claims), "R") };
+    return ts_index_put(
+        reals(m, TS_SHAPE(5, 3), cut), reals(m, TS_SHAPE(claims, 3), "R"),
+        TS_OPTIONS(ts_index_options, .index = at, .count = 1, .accumulate = accumulate));
+}
+
+static ts_tensor *make_put(ts_mesh *m, const char *cut)
+{
+    return put(m, cut, 5000, 0);
+}
+
+/* Lists of more claims than a block has bits for at a time. */
+static ts_tensor *make_put_sums(ts_mesh *m, const char *cut)
+{
+    return put(m, cut, 300000, 1);
+}
+
+static ts_tensor *make_scatter(ts_mesh *m, const char *cut)
+{
+    return ts_scatter(reals(m, TS_SHAPE(50, 60), cut), 0, wholes(m, 0, 50, TS_SHAPE(700, 33), "R"),
+                      reals(m, TS_SHAPE(700, 40), "R"));
+}
+
+/* So many that walks would be long. */
+static ts_tensor *make_scatter_add(ts_mesh *m, const char *cut)
+{
+    return ts_scatter_add(reals(m, TS_SHAPE(500, 12), cut), 0,
+                          wholes(m, 0, 500, TS_SHAPE(2900, 12), "R"),
+                          reals(m, TS_SHAPE(2900, 12), "R"));
+}
+
+static ts_tensor *make_index_add(ts_mesh *m, const char *cut)
+{
+    return ts_index_add(reals(m, TS_SHAPE(500, 12), cut), 0, wholes(m, 0, 500, TS_SHAPE(2900), "R"),
+                        reals(m, TS_SHAPE(2900, 12), "R"));
+}
+
+static ts_tensor *make_take(ts_mesh *m, const char *cut)
+{
+    return ts_take(reals(m, TS_SHAPE(40, 7, 3), cut), wholes(m, -840, 840, TS_SHAPE(3000), "R"));
+}
+
+/* `off`: how far, as a part of the largest element; 0: the same numbers. */
+static const struct {
+    const char *name;
+    make_fn make;
+    double off;
+} cases[] = {
+    { "index", make_get, 0 },
+    { "index_put", make_put, 0 },
+    { "index_put, sums", make_put_sums, 1e-4 },
+    { "scatter", make_scatter, 0 },
+    { "scatter_add", make_scatter_add, 1e-5 },
+    { "index_add", make_index_add, 1e-5 },
+    { "take", make_take, 0 },
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+typedef struct results {
+    const char *cut;
+    int64_t count[CASES];
+    double *value[CASES];
+} results;
+
+static void keep(results *out, int c, ts_tensor *whole)
+{
+    ts_shape shape = ts_tensor_shape(whole);
+    ts_array array = TS_INIT(ts_array);
+    out->count[c] = ts_shape_count(&shape);
+    out->value[c] = calloc((size_t)out->count[c] + 1, sizeof(double));
+    array.meta = (ts_meta){ .shape = shape, .dtype = TS_DTYPE_F64 };
+    array.data = out->value[c];
+    (void)ts_tensor_read(whole, &array);
+}
+
+static ts_status compute(ts_rank *me, void *context)
+{
+    results *out = context, mine = { .cut = NULL };
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    for (int c = 0; c < CASES && ts_rank_status(me) == TS_OK; c++) {
+        ts_scope scope = ts_scope_open(me, NULL);
+        ts_tensor *whole = ts_tensor_full(cases[c].make(mesh, out->cut));
+        if (whole) keep(ts_rank_index(me) == 0 ? out : &mine, c, whole);
+        free(mine.value[c]);
+        (void)ts_scope_close(scope);
+    }
+    return ts_rank_status(me);
+}
+
+static void check(test *t, int c, const results *got, const results *want)
+{
+    double most = 0, worst = 0;
+    bool both = got->value[c] && want->value[c] && got->count[c] == want->count[c];
+    for (int64_t i = 0; both && i < want->count[c]; i++) {
+        double off = fabs(got->value[c][i] - want->value[c][i]);
+        most = fmax(most, fabs(want->value[c][i]));
+        if (!(off <= worst)) worst = off;
+    }
+    TEST_SAY(t, both && worst <= cases[c].off * most, "%s, %s: off by %g of %g%s", cases[c].name,
+             want->cut, worst, most, both ? "" : ", or no result");
+}
+
+static void compare(test *t, int64_t ranks, const char *cut)
+{
+    results host = { .cut = cut }, gpu = { .cut = cut };
+    gpu_launch(t, "cpu", ranks, 3, compute, &host);
+    gpu_launch(t, "cuda", ranks, 3, compute, &gpu);
+    for (int c = 0; c < CASES; c++) {
+        check(t, c, &gpu, &host);
+        free(host.value[c]);
+        free(gpu.value[c]);
+    }
+}
+
+TS_TEST_LONG(long_lists_are_the_hosts, 120)
+{
+    (void)setenv("TESSERA_FALLBACK", "forbid", 1);
+    compare(t, 1, "R");
+    (void)unsetenv("TESSERA_FALLBACK");
+}
+
+TS_TEST_LONG(long_lists_of_ranks_that_share_them, 120)
+{
+    compare(t, 3, "S(0)");
+}
