@@ -47,6 +47,15 @@ static ts_status bad_group(ts_rank *me, void *context)
     return ts_rank_sync(me);
 }
 
+static ts_status bad_class(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_nll_loss(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(3, 5), NULL), whole(m, 5, TS_SHAPE(3)),
+                      NULL);
+    return ts_rank_sync(me);
+}
+
 static ts_status bad_put(ts_rank *me, void *context)
 {
     (void)context;
@@ -137,6 +146,7 @@ TS_TEST(errors_are_the_hosts)
         { bad_index, TS_ERR_ARG, { "embedding: index -2 is out of range for 4 rows" } },
         { bad_gradient, TS_ERR_ARG, { "embedding_backward: index 9 is out of range for 9 rows" } },
         { bad_group, TS_ERR_ARG, { "grouped_linear: group 2 is out of range for 2 groups" } },
+        { bad_class, TS_ERR_ARG, { "nll_loss: label 5 is out of range for 5 classes" } },
         { bad_put, TS_ERR_ARG, { "index_put: index -6 is out of range for extent 5" } },
         { bad_scatter, TS_ERR_ARG, { "scatter: index -1 is out of range for extent 5" } },
         { no_memory, TS_ERR_MEMORY, { "4398046511104 bytes", "on cuda:0", "in use" } },

@@ -76,6 +76,21 @@ static ts_tensor *make_take(ts_mesh *m, const char *cut)
     return ts_take(reals(m, TS_SHAPE(40, 7, 3), cut), wholes(m, -840, 840, TS_SHAPE(3000), "R"));
 }
 
+static ts_tensor *make_nll(ts_mesh *m, const char *cut)
+{
+    return ts_nll_loss_with(reals(m, TS_SHAPE(5000, 11), cut),
+                            wholes(m, 0, 11, TS_SHAPE(5000), cut),
+                            TS_OPTIONS(ts_cross_entropy_options, .ignore_index = 4,
+                                       .weight = ts_rand(m, TS_DTYPE_F32, TS_SHAPE(11), "R")));
+}
+
+/* ---- lines and groups ------------------------------------------------------------------------ */
+
+static ts_tensor *make_bernoulli(ts_mesh *m, const char *cut)
+{
+    return ts_bernoulli(ts_rand(m, TS_DTYPE_F32, TS_SHAPE(50, 70), cut));
+}
+
 /* `off`: how far, as a part of the largest element; 0: the same numbers. */
 static const struct {
     const char *name;
@@ -89,6 +104,8 @@ static const struct {
     { "scatter_add", make_scatter_add, 1e-5 },
     { "index_add", make_index_add, 1e-5 },
     { "take", make_take, 0 },
+    { "nll_loss", make_nll, 1e-6 },
+    { "bernoulli", make_bernoulli, 0 },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

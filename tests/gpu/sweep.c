@@ -200,10 +200,23 @@ static void compare(test *t, const job *j, const result *got, const result *want
 static bool is_native(const job *j)
 {
     static const char *const native[] = {
-        "as_strided", "as_strided_backward", "cumprod",   "cumsum",
-        "gather",     "gather_backward",     "index_add", "index_get",
-        "index_put",  "index_select",        "pick",      "pick_backward",
-        "scatter",    "scatter_add",         "take",
+        "as_strided",
+        "as_strided_backward",
+        "bernoulli",
+        "cumprod",
+        "cumsum",
+        "gather",
+        "gather_backward",
+        "index_add",
+        "index_get",
+        "index_put",
+        "index_select",
+        "nll_loss",
+        "pick",
+        "pick_backward",
+        "scatter",
+        "scatter_add",
+        "take",
     };
     for (size_t i = 0; !is_complex(j->dtype) && i < sizeof native / sizeof native[0]; i++)
         if (strcmp(native[i], j->op->name) == 0) return true;

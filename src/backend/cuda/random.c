@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random.c - random elements made on the device, by global index: the host's bits; and dropout, by
- * such draws at once.
+/* random.c - random elements made on the device, by global index: the host's bits; and dropout and
+ * bernoulli, which go by such draws at once.
  *
  * Runs of a block that is cut along one dim are equal in length and step, so they are one launch;
  * others are one each. */
+#include <string.h>
+
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 #include "op/pointwise/dropout.h"
@@ -121,4 +124,36 @@ ts_status tsi_cuda_dropout(const tsi_kernel_io *io)
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return tsi_cuda_launch_items(io->queue, narrow ? TSI_CUDA_dropout_bf16 : TSI_CUDA_dropout_f32,
                                  a.draws.runs * ((a.draws.length + 6) / 4), &a);
+}
+
+/* ---- bernoulli ------------------------------------------------------------------------------- */
+
+ts_status tsi_cuda_bernoulli(const tsi_kernel_io *io)
+{
+    const tsi_block *x = &io->in[0].block, *y = &io->out[0].block;
+    const tsi_operand *place = &io->out[0];
+    tsi_cuda_bernoulli_args a = { .from_dtype = x->dtype, .to_dtype = y->dtype };
+    int64_t step = 1;
+    if (!io->queue || !tsi_cuda_is_real(x->dtype)) return (ts_status)TSI_KERNEL_DECLINED;
+    a.recipe = (tsi_random_recipe){ .kind = TSI_RANDOM_UNIFORM,
+                                    .dtype = TS_DTYPE_F64,
+                                    .words = 2,
+                                    .wide = 1,
+                                    .unit = 1,
+                                    .top = 1 - 0x1p-53,
+                                    .b = 1,
+                                    .seed = io->seed,
+                                    .stream = io->stream };
+    for (int32_t d = y->ndim - 1; d >= 0; step *= place->global->shape.extent[d--]) {
+        if (!tsi_cuda_places_make(&a.place[d], place->region, d))
+            return (ts_status)TSI_KERNEL_DECLINED;
+        a.global[d] = step;
+    }
+    a.from.data = x->data;
+    a.to.data = y->data;
+    memcpy(a.from.stride, x->stride, sizeof a.from.stride);
+    memcpy(a.to.stride, y->stride, sizeof a.to.stride);
+    tsi_cuda_space_make(&a.space, y->ndim, y->extent);
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    return tsi_cuda_launch_items(io->queue, TSI_CUDA_random_bernoulli, a.space.count, &a);
 }

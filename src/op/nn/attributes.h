@@ -28,6 +28,11 @@ typedef struct tsi_loss_attributes {
     double point; /* where smooth_l1 (beta) and huber (delta) turn from squares to lines */
 } tsi_loss_attributes;
 
+typedef struct tsi_nll_attributes {
+    int64_t ignore_index;
+    int32_t reduction, reserved; /* 0 mean, 1 sum, 2 none */
+} tsi_nll_attributes;
+
 typedef struct tsi_norm_attributes {
     tsi_dims normalized; /* extents of the last dims */
     double eps;

@@ -10,16 +10,13 @@
 
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
+#include "op/nn/attributes.h"
 #include "op/nn/cross_entropy.h"
 
-typedef struct nll_attributes {
-    int64_t ignore_index;
-    int32_t reduction, reserved; /* 0 mean, 1 sum, 2 none */
-} nll_attributes;
 static const char *const reductions[] = { "mean", "sum", "none", NULL };
 static const tsi_attribute nll_table[] = {
-    TSI_ATTR(nll_attributes, ignore_index, INT, "ignore_index", "-100"),
-    TSI_ATTR_ONE_OF(nll_attributes, reduction, "reduction", "\"mean\"", reductions),
+    TSI_ATTR(tsi_nll_attributes, ignore_index, INT, "ignore_index", "-100"),
+    TSI_ATTR_ONE_OF(tsi_nll_attributes, reduction, "reduction", "\"mean\"", reductions),
     { 0 },
 };
 
@@ -38,7 +35,7 @@ static ts_status check_weight(const ts_meta *x, const ts_meta *weight)
 
 static ts_status nll_infer(const tsi_op_call *call)
 {
-    const nll_attributes *a = call->attributes;
+    const tsi_nll_attributes *a = call->attributes;
     const ts_shape *x = &call->in[0].shape, *labels = &call->in[1].shape;
     char one[96], other[96];
     if (!tsi_shape_is_rows(labels, x))
@@ -72,7 +69,7 @@ static void class_rules(tsi_rules *rules, int32_t last, bool weighed, bool mean)
 
 static void nll_rules(const tsi_op_call *call, tsi_rules *rules)
 {
-    const nll_attributes *a = call->attributes;
+    const tsi_nll_attributes *a = call->attributes;
     int32_t last = call->in[1].shape.ndim, out = call->input_count;
     bool weighed = out == 3, mean = a->reduction == 0;
     for (int32_t d = 0; d < last; d++) {
@@ -96,7 +93,7 @@ static double held_of(const tsi_operand *x, int32_t dim, int64_t at, int64_t lab
 
 static ts_status nll_reference(const tsi_kernel_io *io)
 {
-    const nll_attributes *a = io->attributes;
+    const tsi_nll_attributes *a = io->attributes;
     const tsi_operand *x = &io->in[0], *weight = io->input_count == 3 ? &io->in[2] : NULL;
     const tsi_block *labels = &io->in[1].block, *out = &io->out[0].block;
     static const int64_t still[TS_NDIM_MAX];
@@ -126,7 +123,7 @@ static ts_status nll_reference(const tsi_kernel_io *io)
 
 static ts_status nll_counted(const tsi_algorithm_io *io)
 {
-    nll_attributes sums = *(const nll_attributes *)io->attributes;
+    tsi_nll_attributes sums = *(const tsi_nll_attributes *)io->attributes;
     sums.reduction = 1;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_tensor *sum = tsi_op_make(&tsi_op_nll_loss, io->in, io->input_count, &sums);
@@ -150,7 +147,7 @@ static const tsi_algorithm nll_algorithms[] = { { "count labels", nll_counted, n
 
 static ts_status nll_grad(const tsi_grad_io *io)
 {
-    const nll_attributes *a = io->attributes;
+    const tsi_nll_attributes *a = io->attributes;
     ts_tensor *labels = io->in[1], *dy = io->out_grad[0];
     ts_tensor *weight = io->input_count == 3 ? io->in[2] : NULL;
     int32_t last = io->in_meta[1].shape.ndim;
@@ -176,8 +173,8 @@ static bool sample_nll(tsi_sample *s)
     s->in[0] = tsi_meta_f64(TS_SHAPE(5, 6));
     s->in[1] = (ts_meta){ .shape = TS_SHAPE(5), .dtype = TS_DTYPE_I64 };
     s->in[2] = tsi_meta_f64(TS_SHAPE(6));
-    *(nll_attributes *)s->attributes =
-        (nll_attributes){ .ignore_index = 2, .reduction = s->variant % 3 };
+    *(tsi_nll_attributes *)s->attributes =
+        (tsi_nll_attributes){ .ignore_index = 2, .reduction = s->variant % 3 };
     return s->variant < 6;
 }
 
@@ -187,7 +184,7 @@ const tsi_op_desc tsi_op_nll_loss = {
     .dtypes = TSI_DTYPES_REAL,
     TSI_OPERANDS(2, 3, 1),
     .saves = 7,
-    TSI_ATTRIBUTES(nll_table, nll_attributes),
+    TSI_ATTRIBUTES(nll_table, tsi_nll_attributes),
     .infer = nll_infer,
     .rules = nll_rules,
     .reference = nll_reference,
@@ -196,7 +193,7 @@ const tsi_op_desc tsi_op_nll_loss = {
     .sample = sample_nll,
 };
 
-static ts_tensor *nll_make(ts_tensor *const *in, int32_t count, const nll_attributes *a)
+static ts_tensor *nll_make(ts_tensor *const *in, int32_t count, const tsi_nll_attributes *a)
 {
     bool known = a->reduction >= TS_LOSS_MEAN && a->reduction <= TS_LOSS_NONE;
     if (known || !in[0]) return tsi_op_make(&tsi_op_nll_loss, in, count, a);
@@ -208,7 +205,7 @@ static ts_tensor *nll_make(ts_tensor *const *in, int32_t count, const nll_attrib
 ts_tensor *(ts_nll_loss)(ts_tensor *x, ts_tensor *labels, const ts_loss_options *options)
 {
     ts_tensor *in[] = { x, labels };
-    nll_attributes a = { .ignore_index = -100 };
+    tsi_nll_attributes a = { .ignore_index = -100 };
     if (options) a.reduction = options->reduction;
     return nll_make(in, 2, &a);
 }
@@ -220,7 +217,7 @@ ts_tensor *(ts_nll_loss_with)(ts_tensor *x, ts_tensor *labels,
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     ts_tensor *in[] = { x, labels, o.weight };
-    nll_attributes a = { .ignore_index = o.ignore_index, .reduction = o.reduction };
+    tsi_nll_attributes a = { .ignore_index = o.ignore_index, .reduction = o.reduction };
     if (o.label_smoothing == 0.0) return nll_make(in, o.weight ? 3 : 2, &a);
     if (x && tsi_rank_enter(x->rank) == TS_OK)
         TSI_FAIL(TS_ERR_ARG, "nll_loss: label smoothing %g is cross_entropy's alone",

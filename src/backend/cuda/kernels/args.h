@@ -212,6 +212,21 @@ typedef struct tsi_cuda_loss_args {
     int32_t dtype[3], reserved; /* of x, target, to */
 } tsi_cuda_loss_args;
 
+/* nll.cu: of each label the cost of its class, by its weight; then their sum, by one block. */
+typedef struct tsi_cuda_nll_args {
+    tsi_cuda_space space;            /* of the labels */
+    tsi_cuda_operand x, labels, to;  /* x: without its classes; to: no data if sums are wanted */
+    const void *weight;              /* (optional) */
+    int64_t class_step, weight_step; /* from class to class */
+    tsi_cuda_places place, weight_place; /* of the classes */
+    int64_t ignore;
+    tsi_cuda_asker asker;
+    double *terms; /* one a label, then what each weighs */
+    void *loss;
+    int32_t dtype, label_dtype, weight_dtype, to_dtype; /* to: of the terms or the loss */
+    int32_t mean, reserved;
+} tsi_cuda_nll_args;
+
 /* norm.cu: rows of `length`, contiguous, rows a stride apart. `partial` has a row of f32 (two for
  * layer_norm) for each block. */
 typedef struct tsi_cuda_norm_args {
@@ -505,5 +520,15 @@ typedef struct tsi_cuda_dropout_args {
     void *y;
     double scale;
 } tsi_cuda_dropout_args;
+
+/* random.cu: 1 where the draw of an element is below what the input says, else 0. */
+typedef struct tsi_cuda_bernoulli_args {
+    tsi_random_recipe recipe; /* of uniform f64 */
+    tsi_cuda_space space;
+    tsi_cuda_operand from, to;
+    tsi_cuda_places place[TSI_CUDA_DIMS];
+    int64_t global[TSI_CUDA_DIMS]; /* strides of global indices */
+    int32_t from_dtype, to_dtype;
+} tsi_cuda_bernoulli_args;
 
 #endif

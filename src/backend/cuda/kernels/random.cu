@@ -256,3 +256,21 @@ TSI_KERNEL(dropout_bf16, tsi_cuda_dropout_args)
 {
     drop<uint16_t>(a);
 }
+
+/* The host draws an f64 for each element, whatever the dtype. */
+TSI_KERNEL(random_bernoulli, tsi_cuda_bernoulli_args)
+{
+    for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
+        int64_t at[TSI_CUDA_DIMS], from = 0, to = 0, global = 0;
+        uint32_t word[4] = { 0, 0, 0, 0 };
+        coordinates(a.space, i, at);
+        for (int d = 0; d < a.space.ndim; d++) {
+            from += at[d] * a.from.stride[d];
+            to += at[d] * a.to.stride[d];
+            global += tsi_cuda_index_at(&a.place[d], at[d]) * a.global[d];
+        }
+        draw(a.recipe, (uint64_t)global, word);
+        double chance = load_wide(a.from_dtype, a.from.data, from).re;
+        store_i64(a.to_dtype, a.to.data, to, uniform(a.recipe, word) < chance);
+    }
+}
