@@ -86,6 +86,38 @@ static ts_tensor *make_nll(ts_mesh *m, const char *cut)
 
 /* ---- lines and groups ------------------------------------------------------------------------ */
 
+static ts_tensor *extremes(ts_tensor *x, bool least, bool places)
+{
+    ts_tensor *values = NULL, *at = NULL;
+    (void)(least ? ts_cummin(x, 1, &values, &at) : ts_cummax(x, 1, &values, &at));
+    return places ? at : values;
+}
+
+static ts_tensor *make_cummax(ts_mesh *m, const char *cut)
+{
+    return extremes(reals(m, TS_SHAPE(9, 1000), cut), false, false);
+}
+
+/* Many are equal, and some are none: the square root of what is below 0. */
+static ts_tensor *make_cummin_places(ts_mesh *m, const char *cut)
+{
+    ts_tensor *x = ts_cast(wholes(m, -1, 300, TS_SHAPE(9, 1000), cut), TS_DTYPE_F32);
+    return extremes(ts_sqrt(x), true, true);
+}
+
+static ts_tensor *make_group_norm(ts_mesh *m, const char *cut)
+{
+    return ts_group_norm(reals(m, TS_SHAPE(5, 12, 50, 11), cut), reals(m, TS_SHAPE(12), "R"),
+                         reals(m, TS_SHAPE(12), "R"),
+                         TS_OPTIONS(ts_group_norm_options, .groups = 4, .epsilon = 1e-5));
+}
+
+static ts_tensor *make_norm(ts_mesh *m, const char *cut)
+{
+    return ts_vector_norm(ts_mul_scalar(reals(m, TS_SHAPE(9, 3000), cut), 1e10),
+                          TS_OPTIONS(ts_norm_options, .p = 3));
+}
+
 static ts_tensor *make_bernoulli(ts_mesh *m, const char *cut)
 {
     return ts_bernoulli(ts_rand(m, TS_DTYPE_F32, TS_SHAPE(50, 70), cut));
@@ -105,6 +137,10 @@ static const struct {
     { "index_add", make_index_add, 1e-5 },
     { "take", make_take, 0 },
     { "nll_loss", make_nll, 1e-6 },
+    { "cummax", make_cummax, 0 },
+    { "cummin, places", make_cummin_places, 0 },
+    { "group_norm", make_group_norm, 1e-5 },
+    { "vector_norm", make_norm, 1e-5 },
     { "bernoulli", make_bernoulli, 0 },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };

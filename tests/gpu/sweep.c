@@ -203,10 +203,14 @@ static bool is_native(const job *j)
         "as_strided",
         "as_strided_backward",
         "bernoulli",
+        "cummax",
+        "cummin",
         "cumprod",
+        "cumprod_backward",
         "cumsum",
         "gather",
         "gather_backward",
+        "group_norm",
         "index_add",
         "index_get",
         "index_put",
@@ -217,6 +221,7 @@ static bool is_native(const job *j)
         "scatter",
         "scatter_add",
         "take",
+        "vector_norm",
     };
     for (size_t i = 0; !is_complex(j->dtype) && i < sizeof native / sizeof native[0]; i++)
         if (strcmp(native[i], j->op->name) == 0) return true;

@@ -5,6 +5,7 @@
  * the GPU. Complex numbers are the host's. */
 #include "op/reduce/reduce.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "backend/cuda/dtype.h"
@@ -270,12 +271,12 @@ static ts_status reduce_around(const tsi_kernel_io *io, uint32_t mask, const int
 {
     const tsi_block *in = &io->in[0].block, *out = &io->out[0].block;
     tsi_stream *stream = io->queue;
-    if (!stream || !tsi_cuda_is_real(in->dtype) || tsi_cuda_is_complex(out->dtype) ||
+    if (!stream || tsi_cuda_is_complex(in->dtype) || tsi_cuda_is_complex(out->dtype) ||
         tsi_block_count(in) == 0)
         return (ts_status)TSI_KERNEL_DECLINED;
     split s;
     tsi_cuda_reduce_args args, first;
-    compute how = in->dtype == TS_DTYPE_F64 ? IN_F64 : IN_F32;
+    compute how = tsi_cuda_is_narrow(in->dtype) ? IN_F32 : IN_F64;
     CUdeviceptr memory = 0;
     split_make(&s, in, mask, stride, NULL);
     fill_args(io, &s, &center, how, &first);
@@ -352,6 +353,16 @@ ts_status tsi_cuda_logsumexp(const tsi_kernel_io *io)
 {
     return around(io, io->attributes, (wish){ .op = TSI_CUDA_MAX, .divide = 1 },
                   (wish){ .op = TSI_CUDA_EXPONENTIALS, .divide = 1, .after = TSI_CUDA_ITS_LOG });
+}
+
+/* Counts and extremes are sums of powers; others are scaled by the largest size. */
+ts_status tsi_cuda_vector_norm(const tsi_kernel_io *io)
+{
+    const tsi_reduce_attributes *a = io->attributes;
+    if (a->p == 0.0 || isinf(a->p)) return over_dims(io, TSI_CUDA_POWER, false);
+    return around(
+        io, a, (wish){ .op = TSI_CUDA_POWER, .divide = 1, .power = (double)INFINITY },
+        (wish){ .op = TSI_CUDA_NORM, .divide = 1, .power = a->p, .after = TSI_CUDA_ITS_NORM });
 }
 
 /* ---- plain ----------------------------------------------------------------------------------- */

@@ -164,12 +164,14 @@ enum {
     TSI_CUDA_ALL,
     TSI_CUDA_COUNT,
     TSI_CUDA_POWER,
-    TSI_CUDA_SQUARES,     /* of what differs from the center */
-    TSI_CUDA_EXPONENTIALS /* over the center */
+    TSI_CUDA_SQUARES,      /* of what differs from the center */
+    TSI_CUDA_EXPONENTIALS, /* over the center */
+    TSI_CUDA_NORM          /* powers of sizes, as parts of the center */
 };
 enum { TSI_CUDA_TICKETS = 132 };       /* of a stream */
 enum { TSI_CUDA_REDUCE_LARGE = 1024 }; /* threads of a block that folds columns, or parts at most */
-enum { TSI_CUDA_AS_IT_IS, TSI_CUDA_ITS_ROOT, TSI_CUDA_ITS_LOG }; /* what is written of a result */
+/* What is written of a result. */
+enum { TSI_CUDA_AS_IT_IS, TSI_CUDA_ITS_ROOT, TSI_CUDA_ITS_LOG, TSI_CUDA_ITS_NORM };
 typedef struct tsi_cuda_reduce_args {
     tsi_cuda_space outer, inner;
     tsi_cuda_operand from, within; /* along outer; along inner, without data of its own */
@@ -226,6 +228,18 @@ typedef struct tsi_cuda_nll_args {
     int32_t dtype, label_dtype, weight_dtype, to_dtype; /* to: of the terms or the loss */
     int32_t mean, reserved;
 } tsi_cuda_nll_args;
+
+/* group_norm.cu: a block a group of channels of a batch element. */
+typedef struct tsi_cuda_group_norm_args {
+    tsi_cuda_space inner;                       /* of a group: its channels, then places */
+    tsi_cuda_operand x, y, channel;             /* along inner; channel: its number in the group */
+    tsi_cuda_operand weight, bias;              /* (optional data) along channels */
+    tsi_cuda_operand mean, scale;               /* along batch and groups */
+    int64_t x_batch, x_group, y_batch, y_group; /* strides */
+    int64_t batch, groups, channels;            /* channels: of a group */
+    double eps;
+    int32_t dtype, weight_dtype, bias_dtype, sum_dtype;
+} tsi_cuda_group_norm_args;
 
 /* norm.cu: rows of `length`, contiguous, rows a stride apart. `partial` has a row of f32 (two for
  * layer_norm) for each block. */
@@ -296,8 +310,19 @@ typedef struct tsi_cuda_scan_args {
     tsi_cuda_space space; /* the lines */
     tsi_cuda_operand from, to;
     int64_t from_step, to_step, length;
-    int32_t from_dtype, to_dtype, product, reserved;
+    int32_t from_dtype, to_dtype, product, least; /* least: of extremes */
+    tsi_cuda_operand at;                          /* extremes: i64 places of the values */
+    int64_t at_step;
 } tsi_cuda_scan_args;
+
+/* scan.cu: the gradient of running products, a thread a line; steps are along it. */
+typedef struct tsi_cuda_scan_back_args {
+    tsi_cuda_space space; /* the lines */
+    tsi_cuda_operand dy, x, dx;
+    int64_t dy_step, x_step, dx_step, length;
+    double *room; /* `length` for each line; lines lie side by side */
+    int32_t dy_dtype, x_dtype, dx_dtype, reserved;
+} tsi_cuda_scan_back_args;
 
 /* index.cu: along dim `dim` an index says where. The space is that of the index. */
 typedef struct tsi_cuda_index_args {

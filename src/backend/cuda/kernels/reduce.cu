@@ -76,17 +76,22 @@ template <> __device__ inline int64_t join<int64_t>(int op, double power, int64_
     }
 }
 
+template <typename R> __device__ inline R power_of_size(R size, double power)
+{
+    if (power == 1.0) return size;
+    return power == 2.0 ? size * size : pow(size, (R)power);
+}
+
 /* What an element is before it is joined; c is the center of its result. */
 template <typename R> __device__ inline R term(const tsi_cuda_reduce_args &a, R x, R c)
 {
     if (a.op == TSI_CUDA_SQUARES) return (x - c) * (x - c);
     if (a.op == TSI_CUDA_EXPONENTIALS) return exp(x - c);
+    if (a.op == TSI_CUDA_NORM) return power_of_size(fabs(x) / c, a.power);
     if (a.op == TSI_CUDA_COUNT) return x != R(0) ? R(1) : R(0);
     if (a.op != TSI_CUDA_POWER) return x;
-    R size = fabs(x);
-    if (isinf(a.power)) return size;
-    if (a.power == 2.0) return size * size;
-    return a.power == 0.0 ? R(size != R(0)) : pow(size, (R)a.power);
+    if (isinf(a.power)) return fabs(x);
+    return a.power == 0.0 ? R(x != R(0)) : power_of_size(fabs(x), a.power);
 }
 
 template <>
@@ -95,10 +100,12 @@ __device__ inline int64_t term<int64_t>(const tsi_cuda_reduce_args &a, int64_t x
     return x;
 }
 
-/* An infinite one outweighs all others, or is alone: exponentials count from zero then. */
+/* An infinite one outweighs all others, or is alone: exponentials count from zero then. Norms are
+ * scaled by the largest element, so that powers do not overflow, unless it is 0 or infinite. */
 template <typename R> __device__ inline R center_of(const tsi_cuda_reduce_args &a, int64_t result)
 {
     R c = a.center ? ((const R *)a.center)[result] : R(0);
+    if (a.op == TSI_CUDA_NORM) return c == R(0) || isinf((double)c) ? R(1) : c;
     return a.op == TSI_CUDA_EXPONENTIALS && isinf((double)c) ? R(0) : c;
 }
 
@@ -118,6 +125,15 @@ template <typename R> __device__ inline R load_term(const tsi_cuda_reduce_args &
     }
 }
 
+/* The norm of a sum of scaled powers; the largest element where it says all. */
+template <typename R>
+__device__ inline double norm_of(const tsi_cuda_reduce_args &a, int64_t result, double sum)
+{
+    double top = (double)((const R *)a.center)[result];
+    if (top == 0 || (isinf(top) && a.power > 0)) return top;
+    return (double)center_of<R>(a, result) * pow(sum, 1.0 / a.power);
+}
+
 template <typename R>
 __device__ inline void finish(const tsi_cuda_reduce_args &a, int64_t result, R x)
 {
@@ -131,6 +147,7 @@ __device__ inline void finish(const tsi_cuda_reduce_args &a, int64_t result, R x
     }
     double value = a.divide == 1.0 ? (double)x : (double)x / a.divide;
     if (a.after == TSI_CUDA_ITS_ROOT) value = sqrt(value);
+    if (a.after == TSI_CUDA_ITS_NORM) value = norm_of<R>(a, result, value);
     if (a.after == TSI_CUDA_ITS_LOG) value = log(value) + (double)center_of<R>(a, result);
     store_f64(a.to_dtype, a.to.data, offset[0], value, 0);
 }
