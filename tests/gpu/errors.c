@@ -77,6 +77,14 @@ static ts_status bad_scatter(ts_rank *me, void *context)
     return ts_rank_sync(me);
 }
 
+static ts_status bad_count(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_bincount(whole(m, -3, TS_SHAPE(4)), NULL, 8);
+    return ts_rank_sync(me);
+}
+
 static ts_status no_memory(ts_rank *me, void *context)
 {
     (void)context;
@@ -149,6 +157,7 @@ TS_TEST(errors_are_the_hosts)
         { bad_class, TS_ERR_ARG, { "nll_loss: label 5 is out of range for 5 classes" } },
         { bad_put, TS_ERR_ARG, { "index_put: index -6 is out of range for extent 5" } },
         { bad_scatter, TS_ERR_ARG, { "scatter: index -1 is out of range for extent 5" } },
+        { bad_count, TS_ERR_ARG, { "bincount: -3 is not in 0 .. 7" } },
         { no_memory, TS_ERR_MEMORY, { "4398046511104 bytes", "on cuda:0", "in use" } },
     };
     (void)setenv("TESSERA_FALLBACK", "forbid", 1);

@@ -123,6 +123,34 @@ static ts_tensor *make_bernoulli(ts_mesh *m, const char *cut)
     return ts_bernoulli(ts_rand(m, TS_DTYPE_F32, TS_SHAPE(50, 70), cut));
 }
 
+/* ---- counts ---------------------------------------------------------------------------------- */
+
+static ts_tensor *make_histc(ts_mesh *m, const char *cut)
+{
+    return ts_histc(reals(m, TS_SHAPE(40, 500), cut), TS_OPTIONS(ts_histc_options, .bins = 10));
+}
+
+static ts_tensor *make_many_bins(ts_mesh *m, const char *cut)
+{
+    return ts_histc(reals(m, TS_SHAPE(40, 500), cut),
+                    TS_OPTIONS(ts_histc_options, .bins = 5000, .min = -1, .max = 2));
+}
+
+static ts_tensor *make_bincount(ts_mesh *m, const char *cut)
+{
+    return ts_bincount(wholes(m, 0, 90, TS_SHAPE(20000), cut), NULL, 100);
+}
+
+static ts_tensor *make_weighted(ts_mesh *m, const char *cut)
+{
+    return ts_bincount(wholes(m, 0, 90, TS_SHAPE(20000), cut), reals(m, TS_SHAPE(20000), cut), 0);
+}
+
+static ts_tensor *make_unique(ts_mesh *m, const char *cut)
+{
+    return ts_count_unique(wholes(m, -5000, 5000, TS_SHAPE(40, 500), cut));
+}
+
 /* `off`: how far, as a part of the largest element; 0: the same numbers. */
 static const struct {
     const char *name;
@@ -142,6 +170,11 @@ static const struct {
     { "group_norm", make_group_norm, 1e-5 },
     { "vector_norm", make_norm, 1e-5 },
     { "bernoulli", make_bernoulli, 0 },
+    { "histc", make_histc, 0 },
+    { "histc of many bins", make_many_bins, 0 },
+    { "bincount", make_bincount, 0 },
+    { "bincount with weights", make_weighted, 1e-5 },
+    { "count_unique", make_unique, 0 },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

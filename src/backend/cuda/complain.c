@@ -49,9 +49,13 @@ static ts_status tell(const tsi_stream *stream, const tsi_cuda_complaint *c)
     tsi_cuda_call call = { "an operator", "" };
     if (known) call = stream->call[c->serial % TSI_CUDA_CALLS];
     bool placed = call.where && call.where[0];
-    return TSI_FAIL_BLAST(c->cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED, TS_ERR_ARG,
-                          "%s: %s %lld is out of range for %s%lld%s%s%s", call.op,
-                          words[c->kind][0], (long long)c->value, words[c->kind][1],
+    ts_blast blast = c->cut ? TS_BLAST_LOCAL : TS_BLAST_AGREED;
+    if (c->kind == TSI_CUDA_BAD_NUMBER)
+        return TSI_FAIL_BLAST(blast, TS_ERR_ARG, "%s: %lld is not in 0 .. %lld%s%s", call.op,
+                              (long long)c->value, (long long)c->bound - 1,
+                              placed ? ", called at " : "", placed ? call.where : "");
+    return TSI_FAIL_BLAST(blast, TS_ERR_ARG, "%s: %s %lld is out of range for %s%lld%s%s%s",
+                          call.op, words[c->kind][0], (long long)c->value, words[c->kind][1],
                           (long long)c->bound, words[c->kind][2], placed ? ", called at " : "",
                           placed ? call.where : "");
 }

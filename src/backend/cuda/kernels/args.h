@@ -76,7 +76,13 @@ TSI_BOTH_SIDES static inline int64_t tsi_cuda_place_of(const tsi_cuda_places *p,
 
 /* What a kernel finds wrong with its data: the first one is kept, on the device, until the next
  * wait tells it (complain.c). */
-enum { TSI_CUDA_BAD_INDEX = 1, TSI_CUDA_BAD_LABEL, TSI_CUDA_BAD_GROUP, TSI_CUDA_BAD_PLACE };
+enum {
+    TSI_CUDA_BAD_INDEX = 1,
+    TSI_CUDA_BAD_LABEL,
+    TSI_CUDA_BAD_GROUP,
+    TSI_CUDA_BAD_PLACE,
+    TSI_CUDA_BAD_NUMBER
+};
 typedef struct tsi_cuda_complaint {
     uint64_t order; /* 0: none; else the greater, the earlier: calls, then places (complain.cuh) */
     int64_t value, bound;
@@ -391,6 +397,31 @@ typedef struct tsi_cuda_take_args {
     int64_t bound;
     int32_t ndim, size, index_dtype, reserved;
 } tsi_cuda_take_args;
+
+/* histogram.cu: elements that fall into each of some bins. */
+typedef struct tsi_cuda_histogram_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand from;
+    void *to;
+    uint64_t *tally;   /* one a bin, zeros before */
+    uint64_t *extreme; /* two keys, zeros before: of the largest and of the smallest, turned about;
+                          NULL: bounds are given */
+    double min, max;   /* the bounds; equal ones if there are no elements */
+    int64_t bins, to_step;
+    tsi_cuda_asker asker; /* of whole numbers, whose bins begin at 0 */
+    int32_t from_dtype, to_dtype, whole;
+    int32_t shared; /* bins are counted in a block first */
+} tsi_cuda_histogram_args;
+
+/* histogram.cu: how many different values there are, by a table of those that were seen. */
+typedef struct tsi_cuda_unique_args {
+    tsi_cuda_space space;
+    tsi_cuda_operand from;
+    uint64_t *table; /* `slots`, a power of two, and one more; all bits are set before */
+    uint64_t *count; /* 0 before */
+    int64_t slots;
+    int32_t dtype, whole;
+} tsi_cuda_unique_args;
 
 /* index.cu: triangles of the last two dims. */
 typedef struct tsi_cuda_triangle_args {
