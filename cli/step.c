@@ -83,7 +83,23 @@ static void put_times(const ts_program_times *t, ts_json_writer *json)
     ts_json_put_member_int(json, "peak_rank", t->peak_rank);
 }
 
-static int show_json(const ts_program_summary *s, const ts_program_times *t)
+static void put_waits(const step_waits *waits, ts_json_writer *json)
+{
+    ts_json_put_key(json, "exposed_by");
+    ts_json_put_open(json, '[');
+    for (int i = 0; i < waits->count; i++) {
+        const step_wait *w = &waits->row[i];
+        ts_json_put_open(json, '{');
+        ts_json_put_member_text(json, "kind", w->kind);
+        ts_json_put_member_text(json, "axes", w->axes);
+        ts_json_put_member_real(json, "us", w->us / (double)waits->ranks);
+        ts_json_put_member_real(json, "count", (double)w->count / (double)waits->ranks);
+        ts_json_put_close(json, '}');
+    }
+    ts_json_put_close(json, ']');
+}
+
+static int show_json(const ts_program_summary *s, const step_bars *bars, const step_waits *waits)
 {
     ts_json_writer json = { 0 };
     ts_json_put_open(&json, '{');
@@ -96,16 +112,18 @@ static int show_json(const ts_program_summary *s, const ts_program_times *t)
     ts_json_put_member_int(&json, "collectives", s->collectives);
     ts_json_put_member_int(&json, "messages", s->messages);
     ts_json_put_member_int(&json, "waits", s->waits);
-    put_times(t, &json);
+    put_times(&bars->times, &json);
+    put_waits(waits, &json);
     ts_json_put_close(&json, '}');
     int code = cli_json_print(&json, stdout);
     ts_json_writer_release(&json);
     return code;
 }
 
-static void show_text(const ts_program_summary *s, const ts_program_times *t)
+static void show_text(const ts_program_summary *s, const step_bars *bars, const step_waits *waits)
 {
     char a[32], b[32], c[32];
+    const ts_program_times *t = &bars->times;
     printf("ranks    %lld, which do %lld different things\n", (long long)s->ranks,
            (long long)s->lists);
     printf("actions  %lld: %lld collectives, %lld messages, %lld waits; %lld values\n",
@@ -117,6 +135,30 @@ static void show_text(const ts_program_summary *s, const ts_program_times *t)
            cli_seconds(c, sizeof c, 1e-6 * t->exposed_us));
     printf("memory   %s on rank %lld\n", cli_bytes(a, sizeof a, t->peak_bytes),
            (long long)t->peak_rank);
+    for (int i = 0; i < waits->count; i++) {
+        const step_wait *w = &waits->row[i];
+        printf("%s%-10s %5.1f times for %s%s%s\n", i == 0 ? "waits    " : "         ",
+               cli_seconds(a, sizeof a, 1e-6 * w->us / (double)waits->ranks),
+               (double)w->count / (double)waits->ranks, w->kind, w->axes[0] ? " over " : "",
+               w->axes);
+    }
+}
+
+static int show_times(const ts_program *program, const ts_program_costs *costs, bool json)
+{
+    ts_program_summary s = { .struct_size = sizeof s };
+    step_bars bars;
+    step_waits waits;
+    if (ts_program_summarise(program, &s) != TS_OK)
+        return cli_fail("step show", "%s", ts_last_error());
+    int code = step_simulate("step show", program, costs, &bars);
+    if (code < 0) {
+        step_count_waits(&bars, &waits);
+        code = json ? show_json(&s, &bars, &waits) : 0;
+        if (!json) show_text(&s, &bars, &waits);
+    }
+    step_bars_release(&bars);
+    return code;
 }
 
 static int step_show(int argc, char **argv)
@@ -132,8 +174,6 @@ static int step_show(int argc, char **argv)
     if (code >= 0) return code;
     if (argc != 2) return cli_fail_usage("step show", "needs one file");
     ts_program *program = NULL;
-    ts_program_summary s = { .struct_size = sizeof s };
-    ts_program_times t = { .struct_size = sizeof t };
     ts_program_costs asked;
     code = step_costs_of("step show", &costs, &asked);
     if (code < 0) code = step_read("step show", argv[1], &program);
@@ -146,13 +186,8 @@ static int step_show(int argc, char **argv)
             fputs(all, stdout);
         }
         free(all);
-    } else if (code < 0) {
-        bool good = ts_program_summarise(program, &s) == TS_OK &&
-                    ts_program_simulate(program, &asked, &t, NULL, NULL) == TS_OK;
-        code = good ? 0 : cli_fail("step show", "%s", ts_last_error());
-        if (good && json) code = show_json(&s, &t);
-        if (good && !json) show_text(&s, &t);
-    }
+    } else if (code < 0)
+        code = show_times(program, &asked, json);
     ts_program_destroy(program);
     return code;
 }

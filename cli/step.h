@@ -12,6 +12,17 @@ typedef struct step_bars { /* of one program, with its times */
     ts_program_times times;
 } step_bars;
 
+typedef struct step_wait { /* of all ranks together */
+    const char *kind, *axes;
+    double us;
+    int64_t count;
+} step_wait;
+typedef struct step_waits {
+    step_wait row[32];
+    int count;
+    int64_t ranks;
+} step_waits;
+
 /* Options of costs that several subjects take. */
 typedef struct step_costs {
     const char *topology, *compute, *collectives;
@@ -31,6 +42,8 @@ int step_costs_of(const char *command, const step_costs *given, ts_program_costs
 int step_simulate(const char *command, const ts_program *program, const ts_program_costs *costs,
                   step_bars *out);
 void step_bars_release(step_bars *bars);
+
+void step_count_waits(const step_bars *bars, step_waits *out); /* step_waits.c */
 
 /* ---- pictures (step_picture.c) --------------------------------------------------------------- */
 void step_draw(const step_bars *bars, int64_t ranks, FILE *out);

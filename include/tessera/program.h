@@ -84,6 +84,7 @@ typedef struct ts_program_bar { /* one action of the drawing */
     int32_t communicates, waits, critical, reserved;
     double begin_us, end_us;
     int64_t bytes, memory_bytes; /* moved; held while it runs */
+    const char *along;           /* axes of the group, "fsdp+tp", else "" */
 } ts_program_bar;
 typedef void (*ts_program_bar_fn)(const ts_program_bar *bar, void *context);
 

@@ -292,6 +292,7 @@ static ts_program_bar bar_of(const tsi_step *own, const tsi_step *step, int64_t 
         .begin_us = times->start_us[n],
         .end_us = times->end_us[n],
         .bytes = a->bytes,
+        .along = own_name(own, a->group >= 0 ? step->group[a->group].along : NULL),
     };
 }
 

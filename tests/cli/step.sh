@@ -49,6 +49,16 @@ succeeds "a rank's products take a rank's share of the time" \
     awk -v one="$(product_us "$work/fsdp=1.txt")" -v four="$(product_us "$work/fsdp=4.txt")" \
     'BEGIN { exit !(four > 0 && one > 3.9 * four && one < 4.1 * four) }'
 succeeds "a summary" step show "$work/a.txt" --json
+step show "$work/a.txt" > "$work/said.txt"
+succeeds "what ranks wait for" grep -Eq "^waits .* times for [a-z_]+ over (fsdp|tp|fsdp.tp)$" "$work/said.txt"
+printf 'step 1\nranks 2\nqueue comm\ngroup all 0,1 tp\n' > "$work/late.txt"
+for rank in 0 1; do
+    printf 'rank %s\nholds s 8 parameter\nvalue w 8 gathered\n' "$rank"
+    printf 'gather w over=all queue=comm bytes=8 reads=s makes=w us=50\n'
+    printf 'operator a us=%s\nwait reads=w\noperator b reads=w us=10\nrelease frees=w\n' "$((30 - 10 * rank))"
+done >> "$work/late.txt"
+step show "$work/late.txt" > "$work/said.txt"
+succeeds "as long as nothing is computed" grep -q "^waits    25.00 us .* 1.0 times for gather over tp$" "$work/said.txt"
 succeeds "a drawing" step draw "$work/a.txt" --svg "$work/a.svg"
 succeeds "in the terminal" step draw "$work/p.txt"
 succeeds "the drawing has an end" grep -q "</svg>" "$work/a.svg"
