@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pointwise.c - elementwise operators (kernels/pointwise.def) of reals and whole numbers: hot ones
- * of one dtype by 16 bytes, all others by strides. Complex numbers are the host's.
+/* pointwise.c - elementwise operators (op/pointwise/scalars.def) of reals and whole numbers: hot
+ * ones of one dtype by 16 bytes, all others by strides. Complex numbers are the host's.
  *
  * INV: what a call is computed in follows from its operator's family as in the references: whole
  * numbers in int64, reals in f32, or in f64 if one of them is f64 or whole or the result a truth.
@@ -17,7 +17,7 @@ enum {
     HOT = 0
 #define TSI_HOT(name, real, whole) +1
 #define TSI_POINT(name, real, whole)
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
 #undef TSI_POINT
 };
@@ -186,6 +186,6 @@ static ts_status pointwise(const tsi_kernel_io *io, int32_t op)
         return pointwise(io, TSI_POINTWISE_##name);                                                \
     }
 #define TSI_POINT TSI_HOT
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
 #undef TSI_POINT

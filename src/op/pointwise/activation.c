@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "op/pointwise/unary.h"
+#include "op/pointwise/unary_scalar.h"
 
 typedef struct threshold_attributes {
     ts_number threshold, value;
@@ -25,37 +26,7 @@ static const tsi_attribute threshold_table[] = {
 
 static const double selu_scale = 1.0507009873554805, selu_alpha = 1.6732632423543772;
 
-/* ---- functions ------------------------------------------------------------------------------- */
-
-static double real_hardsigmoid(const double *x, const void *a)
-{
-    (void)a;
-    double y = *x / 6 + 0.5;
-    return y < 0 ? 0 : y > 1 ? 1 : y;
-}
-
-TSI_REAL(hardswish, x[0] == -(double)INFINITY ? 0 : x[0] * real_hardsigmoid(x, a))
-TSI_REAL(relu6, x[0] > 6 ? 6 : x[0] < 0 ? 0 : x[0])
-TSI_WHOLE(relu6, x[0] > 6 ? 6 : x[0] < 0 ? 0 : x[0])
-TSI_REAL(softsign, isinf(x[0]) ? copysign(1, x[0]) : x[0] / (1 + fabs(x[0])))
-TSI_REAL(tanhshrink, x[0] - tanh(x[0]))
-
-static double real_mish(const double *x, const void *a)
-{
-    (void)a;
-    if (*x == -(double)INFINITY) return 0;
-    return *x * tanh(fmax(*x, 0.0) + log1p(exp(-fabs(*x))));
-}
-
-TSI_REAL(selu, (x[0] > 0 ? x[0] : selu_alpha * expm1(x[0])) * selu_scale)
-TSI_REAL(celu, x[0] > 0 ? x[0] : tsi_unary_number_of(a) * expm1(x[0] / tsi_unary_number_of(a)))
-TSI_REAL(hardshrink, fabs(x[0]) <= tsi_unary_number_of(a) ? 0 : x[0])
-
-static double real_softshrink(const double *x, const void *a)
-{
-    double lambd = tsi_unary_number_of(a);
-    return *x > lambd ? *x - lambd : *x < -lambd ? *x + lambd : *x * 0;
-}
+/* ---- threshold ------------------------------------------------------------------------------- */
 
 static double real_threshold(const double *x, const void *a)
 {
@@ -195,44 +166,44 @@ static bool sample_threshold(tsi_sample *s)
 const tsi_op_desc tsi_op_hardsigmoid = {
     ROW(hardsigmoid, "x / 6 + 1/2 within 0 and 1", UP, X),
     PLAIN,
-    .family = REALS(real_hardsigmoid),
+    .family = REALS(tsi_real_hardsigmoid),
     .grad = hardsigmoid_grad,
 };
 const tsi_op_desc tsi_op_hardswish = {
     ROW(hardswish, "x * hardsigmoid(x)", NONE, X),
     PLAIN,
-    .family = REALS(real_hardswish),
+    .family = REALS(tsi_real_hardswish),
     .grad = hardswish_grad,
 };
 const tsi_op_desc tsi_op_relu6 = {
     ROW(relu6, "x within 0 and 6", UP, X),
     PLAIN,
-    .family =
-        (&(const tsi_pointwise_family){ { real_relu6, whole_relu6, NULL }, TSI_RESULT_SAME, NULL }),
+    .family = (&(const tsi_pointwise_family){
+        { tsi_real_relu6, tsi_whole_relu6, NULL }, TSI_RESULT_SAME, NULL }),
     .grad = relu6_grad,
 };
 const tsi_op_desc tsi_op_softsign = {
     ROW(softsign, "x / (1 + |x|)", UP, X),
     PLAIN,
-    .family = REALS(real_softsign),
+    .family = REALS(tsi_real_softsign),
     .grad = softsign_grad,
 };
 const tsi_op_desc tsi_op_tanhshrink = {
     ROW(tanhshrink, "x - tanh(x)", UP, X),
     PLAIN,
-    .family = REALS(real_tanhshrink),
+    .family = REALS(tsi_real_tanhshrink),
     .grad = tanhshrink_grad,
 };
 const tsi_op_desc tsi_op_mish = {
     ROW(mish, "x * tanh(softplus(x))", NONE, X),
     PLAIN,
-    .family = REALS(real_mish),
+    .family = REALS(tsi_real_mish),
     .grad = mish_grad,
 };
 const tsi_op_desc tsi_op_selu = {
     ROW(selu, "elu with the scale and alpha that keep mean 0 and deviation 1", UP, X),
     PLAIN,
-    .family = REALS(real_selu),
+    .family = REALS(tsi_real_selu),
     .grad = selu_grad,
 };
 const tsi_op_desc tsi_op_celu = {
@@ -240,7 +211,7 @@ const tsi_op_desc tsi_op_celu = {
     NUMBER(alpha_table),
     .sample = sample_number,
     .trait = celu_trait,
-    .family = REALS(real_celu),
+    .family = REALS(tsi_real_celu),
     .grad = celu_grad,
 };
 const tsi_op_desc tsi_op_hardshrink = {
@@ -248,7 +219,7 @@ const tsi_op_desc tsi_op_hardshrink = {
     NUMBER(lambd_table),
     .sample = sample_number,
     .trait = shrink_trait,
-    .family = REALS(real_hardshrink),
+    .family = REALS(tsi_real_hardshrink),
     .grad = shrink_grad,
 };
 const tsi_op_desc tsi_op_softshrink = {
@@ -256,7 +227,7 @@ const tsi_op_desc tsi_op_softshrink = {
     NUMBER(lambd_table),
     .sample = sample_number,
     .trait = shrink_trait,
-    .family = REALS(real_softshrink),
+    .family = REALS(tsi_real_softshrink),
     .grad = shrink_grad,
 };
 const tsi_op_desc tsi_op_threshold = {
@@ -272,8 +243,6 @@ const tsi_op_desc tsi_op_threshold = {
 
 /* ---- relu2 ----------------------------------------------------------------------------------- */
 
-TSI_REAL(relu2, x[0] <= 0 ? 0 : x[0] * x[0])
-
 static ts_status relu2_grad(const tsi_grad_io *io)
 {
     return tsi_unary_give(io, ts_mul_scalar(ts_relu(io->in[0]), 2));
@@ -282,7 +251,7 @@ static ts_status relu2_grad(const tsi_grad_io *io)
 const tsi_op_desc tsi_op_relu2 = {
     ROW(relu2, "the square of max(x, 0)", UP, X),
     PLAIN,
-    .family = REALS(real_relu2),
+    .family = REALS(tsi_real_relu2),
     .grad = relu2_grad,
 };
 TSI_MAKER1(relu2)

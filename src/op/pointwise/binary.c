@@ -12,7 +12,7 @@
 
 #include "op/pointwise/unary_scalar.h"
 
-/* ---- scalar functions ------------------------------------------------------------------------ */
+/* ---- functions of complex numbers ------------------------------------------------------------ */
 
 static double alpha_of(const void *attributes)
 {
@@ -25,66 +25,12 @@ static double complex times(const void *a, double complex x)
     return cimag(tsi_first_both(a)) == 0 ? alpha_of(a) * x : tsi_first_both(a) * x;
 }
 
-TSI_REAL(add, x[0] + alpha_of(a) * x[1])
-TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + tsi_first_whole(a) * (uint64_t)x[1]))
 TSI_BOTH(add, x[0] + times(a, x[1]))
-TSI_REAL(sub, x[0] - alpha_of(a) * x[1])
-TSI_WHOLE(sub, (int64_t)((uint64_t)x[0] - tsi_first_whole(a) * (uint64_t)x[1]))
 TSI_BOTH(sub, x[0] - times(a, x[1]))
-TSI_REAL(mul, x[0] * x[1])
-TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * (uint64_t)x[1]))
 TSI_BOTH(mul, x[0] * x[1])
-TSI_REAL(div, x[0] / x[1])
 TSI_BOTH(div, x[0] / x[1])
 
-static double real_maximum(const double *x, const void *a)
-{
-    (void)a;
-    if (isnan(x[0])) return x[0];
-    return x[0] > x[1] ? x[0] : x[1];
-}
-
-TSI_WHOLE(maximum, x[0] > x[1] ? x[0] : x[1])
-
-static double real_minimum(const double *x, const void *a)
-{
-    (void)a;
-    if (isnan(x[0])) return x[0];
-    return x[0] < x[1] ? x[0] : x[1];
-}
-
-TSI_WHOLE(minimum, x[0] < x[1] ? x[0] : x[1])
-TSI_REAL(pow, pow(x[0], x[1]))
-TSI_WHOLE(pow, tsi_whole_power(x[0], x[1]))
 TSI_BOTH(pow, x[1] == 0.0 ? 1.0 : cpow(x[0], x[1]))
-TSI_REAL(atan2, atan2(x[0], x[1]))
-TSI_REAL(fmod, fmod(x[0], x[1]))
-TSI_WHOLE(fmod, x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1])
-
-static double real_remainder(const double *x, const void *a)
-{
-    (void)a;
-    double r = fmod(x[0], x[1]);
-    return r != 0.0 && (r < 0.0) != (x[1] < 0.0) ? r + x[1] : r;
-}
-
-static int64_t whole_remainder(const int64_t *x, const void *a)
-{
-    int64_t r = whole_fmod(x, a);
-    return r != 0 && (r < 0) != (x[1] < 0) ? r + x[1] : r;
-}
-
-TSI_REAL(hypot, hypot(x[0], x[1]))
-TSI_REAL(copysign, copysign(x[0], x[1]))
-TSI_REAL(xlogy, x[0] == 0.0 && !isnan(x[1]) ? 0.0 : x[0] * log(x[1]))
-
-static double real_logaddexp(const double *x, const void *a)
-{
-    (void)a;
-    double high = fmax(x[0], x[1]), low = fmin(x[0], x[1]);
-    if (isnan(x[0]) || isnan(x[1])) return (double)NAN;
-    return isinf(high) ? high : high + log1p(exp(low - high));
-}
 
 /* ---- traits that depend on attributes -------------------------------------------------------- */
 
@@ -246,7 +192,7 @@ const tsi_op_desc tsi_op_add = {
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     TSI_ATTRIBUTES(alpha_table, ts_number),
     .family = (&(const tsi_pointwise_family){
-        { real_add, whole_add, both_add }, TSI_RESULT_SAME, alpha_dtype }),
+        { tsi_real_add, tsi_whole_add, both_add }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = add_trait,
     .grad = add_grad,
 };
@@ -257,7 +203,7 @@ const tsi_op_desc tsi_op_sub = {
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
     TSI_ATTRIBUTES(alpha_table, ts_number),
     .family = (&(const tsi_pointwise_family){
-        { real_sub, whole_sub, both_sub }, TSI_RESULT_SAME, alpha_dtype }),
+        { tsi_real_sub, tsi_whole_sub, both_sub }, TSI_RESULT_SAME, alpha_dtype }),
     .trait = sub_trait,
     .grad = sub_grad,
 };
@@ -267,7 +213,7 @@ const tsi_op_desc tsi_op_mul = {
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_mul, whole_mul, both_mul, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_mul, tsi_whole_mul, both_mul, SAME),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE },
     .grad = mul_grad,
 };
@@ -277,7 +223,7 @@ const tsi_op_desc tsi_op_div = {
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_div, NULL, both_div, REAL),
+    .family = TSI_BINARY_FAMILY(tsi_real_div, NULL, both_div, REAL),
     .traits = { .flow = TSI_LINEAR_EACH | TSI_MULTIPLICATIVE, .linear_in = A },
     .grad = div_grad,
 };
@@ -287,7 +233,7 @@ const tsi_op_desc tsi_op_maximum = {
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_maximum, whole_maximum, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_maximum, tsi_whole_maximum, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_maximum_rules,
     .grad = maximum_grad,
@@ -298,7 +244,7 @@ const tsi_op_desc tsi_op_minimum = {
     TSI_BINARY,
     .flags = TSI_OP_IN_PLACE,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_minimum, whole_minimum, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_minimum, tsi_whole_minimum, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_minimum_rules,
     .grad = minimum_grad,
@@ -308,7 +254,7 @@ const tsi_op_desc tsi_op_power = {
     .what = "a to the power of b; of integers the whole part",
     TSI_BINARY,
     .saves = A | B | Y,
-    .family = TSI_BINARY_FAMILY(real_pow, whole_pow, both_pow, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_power, tsi_whole_power, both_pow, SAME),
     .grad = power_grad,
 };
 const tsi_op_desc tsi_op_atan2 = {
@@ -317,7 +263,7 @@ const tsi_op_desc tsi_op_atan2 = {
     TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_atan2,
-    .family = TSI_BINARY_FAMILY(real_atan2, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(tsi_real_atan2, NULL, NULL, REAL),
 };
 const tsi_op_desc tsi_op_fmod = {
     .name = "fmod",
@@ -325,7 +271,7 @@ const tsi_op_desc tsi_op_fmod = {
     TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_fmod,
-    .family = TSI_BINARY_FAMILY(real_fmod, whole_fmod, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_fmod, tsi_whole_fmod, NULL, SAME),
 };
 const tsi_op_desc tsi_op_remainder = {
     .name = "remainder",
@@ -333,7 +279,7 @@ const tsi_op_desc tsi_op_remainder = {
     TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_fmod,
-    .family = TSI_BINARY_FAMILY(real_remainder, whole_remainder, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_remainder, tsi_whole_remainder, NULL, SAME),
 };
 const tsi_op_desc tsi_op_hypot = {
     .name = "hypot",
@@ -341,7 +287,7 @@ const tsi_op_desc tsi_op_hypot = {
     TSI_BINARY,
     .saves = A | B | Y,
     .grad = tsi_grad_hypot,
-    .family = TSI_BINARY_FAMILY(real_hypot, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(tsi_real_hypot, NULL, NULL, REAL),
 };
 const tsi_op_desc tsi_op_copysign = {
     .name = "copysign",
@@ -349,7 +295,7 @@ const tsi_op_desc tsi_op_copysign = {
     TSI_BINARY,
     .saves = A | Y,
     .grad = tsi_grad_copysign,
-    .family = TSI_BINARY_FAMILY(real_copysign, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(tsi_real_copysign, NULL, NULL, REAL),
 };
 const tsi_op_desc tsi_op_xlogy = {
     .name = "xlogy",
@@ -357,7 +303,7 @@ const tsi_op_desc tsi_op_xlogy = {
     TSI_BINARY,
     .saves = A | B,
     .grad = tsi_grad_xlogy,
-    .family = TSI_BINARY_FAMILY(real_xlogy, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(tsi_real_xlogy, NULL, NULL, REAL),
     .traits = { .flow = 0 },
 };
 const tsi_op_desc tsi_op_logaddexp = {
@@ -365,7 +311,7 @@ const tsi_op_desc tsi_op_logaddexp = {
     .what = "log(e^a + e^b)",
     TSI_BINARY,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_logaddexp, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(tsi_real_logaddexp, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = tsi_grad_logaddexp,
 };

@@ -5,32 +5,15 @@
  * truth, and with a truth pending the same, passes what is pending. */
 #include "op/pointwise/binary.h"
 #include "op/pointwise/unary.h"
+#include "op/pointwise/unary_scalar.h"
 
 /* ---- comparisons ----------------------------------------------------------------------------- */
 
-TSI_REAL(eq, x[0] == x[1] ? 1.0 : 0.0)
-TSI_WHOLE(eq, x[0] == x[1])
 TSI_BOTH(eq, x[0] == x[1] ? 1.0 : 0.0)
-TSI_REAL(ne, x[0] != x[1] ? 1.0 : 0.0)
-TSI_WHOLE(ne, x[0] != x[1])
 TSI_BOTH(ne, x[0] != x[1] ? 1.0 : 0.0)
-TSI_REAL(gt, x[0] > x[1] ? 1.0 : 0.0)
-TSI_WHOLE(gt, x[0] > x[1])
-TSI_REAL(ge, x[0] >= x[1] ? 1.0 : 0.0)
-TSI_WHOLE(ge, x[0] >= x[1])
-TSI_REAL(lt, x[0] < x[1] ? 1.0 : 0.0)
-TSI_WHOLE(lt, x[0] < x[1])
-TSI_REAL(le, x[0] <= x[1] ? 1.0 : 0.0)
-TSI_WHOLE(le, x[0] <= x[1])
-TSI_REAL(logical_and, x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0)
 TSI_BOTH(logical_and, x[0] != 0.0 && x[1] != 0.0 ? 1.0 : 0.0)
-TSI_WHOLE(logical_and, x[0] && x[1])
-TSI_REAL(logical_or, x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0)
 TSI_BOTH(logical_or, x[0] != 0.0 || x[1] != 0.0 ? 1.0 : 0.0)
-TSI_WHOLE(logical_or, x[0] || x[1])
-TSI_REAL(logical_xor, (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0)
 TSI_BOTH(logical_xor, (x[0] != 0.0) != (x[1] != 0.0) ? 1.0 : 0.0)
-TSI_WHOLE(logical_xor, !x[0] != !x[1])
 
 /* One input pending an extreme, the other replicated: the truth is pending a logical reduction. */
 static void order_rule(tsi_rules *rules, int32_t input, ts_reduce extreme, ts_reduce logic)
@@ -93,10 +76,6 @@ static void bit_rules(const tsi_op_call *call, tsi_rules *rules)
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
-TSI_WHOLE(bitwise_and, x[0] & x[1])
-TSI_WHOLE(bitwise_or, x[0] | x[1])
-TSI_WHOLE(bitwise_xor, x[0] ^ x[1])
-
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 const tsi_op_desc tsi_op_bitwise_and = {
@@ -105,7 +84,7 @@ const tsi_op_desc tsi_op_bitwise_and = {
     TSI_BINARY_OF(tsi_sample_bits),
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .rules = bit_rules,
-    .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_and, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, tsi_whole_bitwise_and, NULL, SAME),
 };
 const tsi_op_desc tsi_op_bitwise_or = {
     .name = "bitwise_or",
@@ -113,14 +92,14 @@ const tsi_op_desc tsi_op_bitwise_or = {
     TSI_BINARY_OF(tsi_sample_bits),
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
     .rules = bit_rules,
-    .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_or, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, tsi_whole_bitwise_or, NULL, SAME),
 };
 const tsi_op_desc tsi_op_bitwise_xor = {
     .name = "bitwise_xor",
     .what = "a ^ b",
     TSI_BINARY_OF(tsi_sample_bits),
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
-    .family = TSI_BINARY_FAMILY(NULL, whole_bitwise_xor, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, tsi_whole_bitwise_xor, NULL, SAME),
 };
 
 #define COMPARE TSI_BINARY, .flags = TSI_OP_NO_GRAD
@@ -128,59 +107,61 @@ const tsi_op_desc tsi_op_eq = {
     .name = "eq",
     .what = "a == b",
     COMPARE,
-    .family = TSI_BINARY_FAMILY(real_eq, whole_eq, both_eq, BOOL),
+    .family = TSI_BINARY_FAMILY(tsi_real_eq, tsi_whole_eq, both_eq, BOOL),
 };
 const tsi_op_desc tsi_op_ne = {
     .name = "ne",
     .what = "a != b",
     COMPARE,
-    .family = TSI_BINARY_FAMILY(real_ne, whole_ne, both_ne, BOOL),
+    .family = TSI_BINARY_FAMILY(tsi_real_ne, tsi_whole_ne, both_ne, BOOL),
 };
 const tsi_op_desc tsi_op_gt = {
     .name = "gt",
     .what = "a > b",
     COMPARE,
     .rules = greater_rules,
-    .family = TSI_BINARY_FAMILY(real_gt, whole_gt, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(tsi_real_gt, tsi_whole_gt, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_ge = {
     .name = "ge",
     .what = "a >= b",
     COMPARE,
     .rules = greater_rules,
-    .family = TSI_BINARY_FAMILY(real_ge, whole_ge, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(tsi_real_ge, tsi_whole_ge, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_lt = {
     .name = "lt",
     .what = "a < b",
     COMPARE,
     .rules = less_rules,
-    .family = TSI_BINARY_FAMILY(real_lt, whole_lt, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(tsi_real_lt, tsi_whole_lt, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_le = {
     .name = "le",
     .what = "a <= b",
     COMPARE,
     .rules = less_rules,
-    .family = TSI_BINARY_FAMILY(real_le, whole_le, NULL, BOOL),
+    .family = TSI_BINARY_FAMILY(tsi_real_le, tsi_whole_le, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_logical_and = {
     .name = "logical_and",
     .what = "a and b",
     COMPARE,
     .rules = and_rules,
-    .family = TSI_BINARY_FAMILY(real_logical_and, whole_logical_and, both_logical_and, BOOL),
+    .family =
+        TSI_BINARY_FAMILY(tsi_real_logical_and, tsi_whole_logical_and, both_logical_and, BOOL),
 };
 const tsi_op_desc tsi_op_logical_or = {
     .name = "logical_or",
     .what = "a or b",
     COMPARE,
     .rules = or_rules,
-    .family = TSI_BINARY_FAMILY(real_logical_or, whole_logical_or, both_logical_or, BOOL),
+    .family = TSI_BINARY_FAMILY(tsi_real_logical_or, tsi_whole_logical_or, both_logical_or, BOOL),
 };
 const tsi_op_desc tsi_op_logical_xor = {
     .name = "logical_xor",
     .what = "exactly one of a and b",
     COMPARE,
-    .family = TSI_BINARY_FAMILY(real_logical_xor, whole_logical_xor, both_logical_xor, BOOL),
+    .family =
+        TSI_BINARY_FAMILY(tsi_real_logical_xor, tsi_whole_logical_xor, both_logical_xor, BOOL),
 };

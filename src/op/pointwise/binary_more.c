@@ -6,78 +6,9 @@
 
 #include "op/pointwise/binary.h"
 #include "op/pointwise/unary.h"
+#include "op/pointwise/unary_scalar.h"
 
-/* ---- scalar functions ------------------------------------------------------------------------ */
-
-/* From the remainder, which is exact: a / b may round up to the next whole number. */
-static double real_floor_divide(const double *x, const void *a)
-{
-    (void)a;
-    double r = fmod(x[0], x[1]);
-    if (x[1] == 0.0) return x[0] / x[1];
-    if (isnan(r)) return r; /* of an infinite number there is no remainder */
-    double q = (x[0] - r) / x[1];
-    if (r != 0.0 && (r < 0.0) != (x[1] < 0.0)) q -= 1.0;
-    return q == 0.0 ? copysign(0.0, x[0] / x[1]) : nearbyint(q);
-}
-
-/* Of whole numbers a quotient by 0 is 0, as the remainder is. */
-static int64_t whole_floor_divide(const int64_t *x, const void *a)
-{
-    (void)a;
-    if (x[1] == 0) return 0;
-    if (x[1] == -1) return (int64_t)(0 - (uint64_t)x[0]);
-    int64_t q = x[0] / x[1];
-    return q - (x[0] % x[1] != 0 && (x[0] < 0) != (x[1] < 0));
-}
-
-TSI_REAL(fmax, fmax(x[0], x[1]))
-TSI_WHOLE(fmax, x[0] > x[1] ? x[0] : x[1])
-TSI_REAL(fmin, fmin(x[0], x[1]))
-TSI_WHOLE(fmin, x[0] < x[1] ? x[0] : x[1])
-
-static double real_logaddexp2(const double *x, const void *a)
-{
-    (void)a;
-    double high = fmax(x[0], x[1]), low = fmin(x[0], x[1]);
-    if (isnan(x[0]) || isnan(x[1])) return (double)NAN;
-    return isinf(high) ? high : high + log1p(exp2(low - high)) / 0.6931471805599453;
-}
-
-TSI_REAL(heaviside, isnan(x[0]) ? x[0] : x[0] == 0 ? x[1] : x[0] > 0)
-TSI_WHOLE(heaviside, x[0] == 0 ? x[1] : x[0] > 0)
-
-/* Shifts by less than no or more than all bits leave none. */
-TSI_WHOLE(left_shift, x[1] > 63 || x[1] < 0 ? 0 : (int64_t)((uint64_t)x[0] << x[1]))
-
-static int64_t whole_right_shift(const int64_t *x, const void *a)
-{
-    (void)a;
-    int64_t by = x[1] < 0 || x[1] > 63 ? 63 : x[1];
-    return x[0] >= 0 ? x[0] >> by : ~(~x[0] >> by);
-}
-
-static uint64_t divisor_of(int64_t x, int64_t y)
-{
-    uint64_t a = x < 0 ? 0 - (uint64_t)x : (uint64_t)x, b = y < 0 ? 0 - (uint64_t)y : (uint64_t)y;
-    while (b) {
-        uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-TSI_WHOLE(gcd, (int64_t)divisor_of(x[0], x[1]))
-
-static int64_t whole_lcm(const int64_t *x, const void *a)
-{
-    (void)a;
-    uint64_t common = divisor_of(x[0], x[1]);
-    if (common == 0) return 0;
-    uint64_t one = x[0] < 0 ? 0 - (uint64_t)x[0] : (uint64_t)x[0];
-    return (int64_t)(one / common * (x[1] < 0 ? 0 - (uint64_t)x[1] : (uint64_t)x[1]));
-}
+/* ---- closeness ------------------------------------------------------------------------------- */
 
 static double real_isclose(const double *x, const void *a)
 {
@@ -142,14 +73,14 @@ const tsi_op_desc tsi_op_floor_divide = {
     .what = "the largest whole number not above a / b; of integers by 0: 0",
     TSI_BINARY,
     .flags = TSI_OP_NO_GRAD | TSI_OP_IN_PLACE,
-    .family = TSI_BINARY_FAMILY(real_floor_divide, whole_floor_divide, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_floor_divide, tsi_whole_floor_divide, NULL, SAME),
 };
 const tsi_op_desc tsi_op_fmax = {
     .name = "fmax",
     .what = "the larger of a and b; a number where the other is none",
     TSI_BINARY,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_fmax, whole_fmax, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_fmax, tsi_whole_fmax, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_maximum_rules,
     .grad = extreme_grad,
@@ -159,7 +90,7 @@ const tsi_op_desc tsi_op_fmin = {
     .what = "the smaller of a and b; a number where the other is none",
     TSI_BINARY,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_fmin, whole_fmin, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_fmin, tsi_whole_fmin, NULL, SAME),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .rules = tsi_minimum_rules,
     .grad = extreme_grad,
@@ -169,7 +100,7 @@ const tsi_op_desc tsi_op_logaddexp2 = {
     .what = "log2(2^a + 2^b)",
     TSI_BINARY,
     .saves = A | B,
-    .family = TSI_BINARY_FAMILY(real_logaddexp2, NULL, NULL, REAL),
+    .family = TSI_BINARY_FAMILY(tsi_real_logaddexp2, NULL, NULL, REAL),
     .traits = { .mono = { TSI_MONO_UP, TSI_MONO_UP } },
     .grad = tsi_grad_logaddexp,
 };
@@ -178,7 +109,7 @@ const tsi_op_desc tsi_op_heaviside = {
     .what = "0 below zero, 1 above, b where a is zero",
     TSI_BINARY,
     .saves = A,
-    .family = TSI_BINARY_FAMILY(real_heaviside, whole_heaviside, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(tsi_real_heaviside, tsi_whole_heaviside, NULL, SAME),
     .traits = { .flow = TSI_AVG_WITH_R, .linear_in = B, .mono = { TSI_MONO_NONE, TSI_MONO_UP } },
     .grad = heaviside_grad,
 };
@@ -196,25 +127,25 @@ const tsi_op_desc tsi_op_bitwise_left_shift = {
     .name = "bitwise_left_shift",
     .what = "a * 2^b, without the bits that leave",
     BITS,
-    .family = TSI_BINARY_FAMILY(NULL, whole_left_shift, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, tsi_whole_bitwise_left_shift, NULL, SAME),
 };
 const tsi_op_desc tsi_op_bitwise_right_shift = {
     .name = "bitwise_right_shift",
     .what = "the largest whole number not above a / 2^b",
     BITS,
-    .family = TSI_BINARY_FAMILY(NULL, whole_right_shift, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, tsi_whole_bitwise_right_shift, NULL, SAME),
 };
 const tsi_op_desc tsi_op_gcd = {
     .name = "gcd",
     .what = "the largest common divisor",
     BITS,
-    .family = TSI_BINARY_FAMILY(NULL, whole_gcd, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, tsi_whole_gcd, NULL, SAME),
 };
 const tsi_op_desc tsi_op_lcm = {
     .name = "lcm",
     .what = "the smallest common multiple",
     BITS,
-    .family = TSI_BINARY_FAMILY(NULL, whole_lcm, NULL, SAME),
+    .family = TSI_BINARY_FAMILY(NULL, tsi_whole_lcm, NULL, SAME),
 };
 
 /* ---- the makers ------------------------------------------------------------------------------ */

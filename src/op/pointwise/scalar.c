@@ -87,16 +87,9 @@ static double complex by(double complex x, const void *a)
     return cimag(tsi_first_both(a)) == 0 ? x / value_of(a) : x / tsi_first_both(a);
 }
 
-TSI_REAL(add, x[0] + value_of(a))
-TSI_WHOLE(add, (int64_t)((uint64_t)x[0] + tsi_first_whole(a)))
 TSI_BOTH(add, x[0] + tsi_first_both(a))
-TSI_REAL(rsub, value_of(a) - x[0])
-TSI_WHOLE(rsub, (int64_t)(tsi_first_whole(a) - (uint64_t)x[0]))
 TSI_BOTH(rsub, tsi_first_both(a) - x[0])
-TSI_REAL(mul, x[0] * value_of(a))
-TSI_WHOLE(mul, (int64_t)((uint64_t)x[0] * tsi_first_whole(a)))
 TSI_BOTH(mul, times(x[0], a))
-TSI_REAL(div, x[0] / value_of(a))
 TSI_BOTH(div, by(x[0], a))
 
 static void factor_trait(const tsi_op_call *call, tsi_traits *traits)
@@ -136,8 +129,6 @@ static ts_status factor_grad(const tsi_grad_io *io)
 
 /* ---- powers, clamps, leaky functions --------------------------------------------------------- */
 
-TSI_REAL(pow, pow(x[0], value_of(a)))
-TSI_WHOLE(pow, tsi_whole_power(x[0], (int64_t)tsi_first_whole(a)))
 TSI_BOTH(pow, tsi_first_both(a) == 0.0 ? 1.0 : cpow(x[0], tsi_first_both(a)))
 
 /* Whole powers are multiplicative; odd ones are monotone too. */
@@ -196,8 +187,6 @@ static ts_status clamp_grad(const tsi_grad_io *io)
     return tsi_grad_give(io, ts_masked_fill(io->out_grad[0], ts_logical_not(inside), 0.0));
 }
 
-TSI_REAL(leaky_relu, x[0] > 0 ? x[0] : x[0] * ((const slope_attributes *)a)->negative_slope)
-
 static void leaky_trait(const tsi_op_call *call, tsi_traits *traits)
 {
     *traits = (tsi_traits){ 0 };
@@ -213,8 +202,6 @@ static ts_status leaky_grad(const tsi_grad_io *io)
     return tsi_grad_give(io,
                          ts_mul(dy, ts_add_scalar(ts_mul_scalar(positive, 1.0 - slope), slope)));
 }
-
-TSI_REAL(elu, x[0] > 0 ? x[0] : ((const alpha_attributes *)a)->alpha * expm1(x[0]))
 
 static void elu_trait(const tsi_op_call *call, tsi_traits *traits)
 {
@@ -244,13 +231,7 @@ static ts_status full_infer(const tsi_op_call *call)
 
 /* ---- a + w (b - a) --------------------------------------------------------------------------- */
 
-/* From the nearer end: weight 0 gives a and weight 1 gives b, exactly. */
-static double real_lerp(const double *x, const void *a)
-{
-    double w = value_of(a), way = x[1] - x[0];
-    return w < 0.5 ? x[0] + w * way : x[1] - way * (1.0 - w);
-}
-
+/* From the nearer end, as of reals: weight 0 gives a and weight 1 gives b, exactly. */
 static double complex both_lerp(const double complex *x, const void *a)
 {
     double complex w = tsi_first_both(a), way = x[1] - x[0];
@@ -331,7 +312,7 @@ const tsi_op_desc tsi_op_add_scalar = {
     ONE,
     VALUE,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
-    .family = FAMILY_WITH(real_add, whole_add, both_add, value_dtype),
+    .family = FAMILY_WITH(tsi_real_add_scalar, tsi_whole_add_scalar, both_add, value_dtype),
     .traits = { .flow = TSI_AVG_WITH_R, .mono = { TSI_MONO_UP } },
     .grad = same_grad,
 };
@@ -341,7 +322,7 @@ const tsi_op_desc tsi_op_rsub_scalar = {
     ONE,
     VALUE,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
-    .family = FAMILY_WITH(real_rsub, whole_rsub, both_rsub, value_dtype),
+    .family = FAMILY_WITH(tsi_real_rsub_scalar, tsi_whole_rsub_scalar, both_rsub, value_dtype),
     .traits = { .flow = TSI_AVG_WITH_R, .mono = { TSI_MONO_DOWN } },
     .grad = rsub_grad,
 };
@@ -351,7 +332,7 @@ const tsi_op_desc tsi_op_mul_scalar = {
     ONE,
     VALUE,
     .flags = TSI_OP_IN_PLACE | TSI_OP_WRAPS,
-    .family = FAMILY_WITH(real_mul, whole_mul, both_mul, value_dtype),
+    .family = FAMILY_WITH(tsi_real_mul_scalar, tsi_whole_mul_scalar, both_mul, value_dtype),
     .trait = factor_trait,
     .grad = factor_grad,
 };
@@ -362,7 +343,7 @@ const tsi_op_desc tsi_op_div_scalar = {
     VALUE,
     .flags = TSI_OP_IN_PLACE,
     .family = (&(const tsi_pointwise_family){
-        { real_div, NULL, both_div }, TSI_RESULT_REAL, value_dtype }),
+        { tsi_real_div_scalar, NULL, both_div }, TSI_RESULT_REAL, value_dtype }),
     .trait = factor_trait,
     .grad = factor_grad,
 };
@@ -374,7 +355,7 @@ const tsi_op_desc tsi_op_pow = {
     .saves = 1,
     TSI_ATTRIBUTES(exponent_table, exponent_attributes),
     .sample = sample_exponent,
-    .family = FAMILY_WITH(real_pow, whole_pow, both_pow, exponent_dtype),
+    .family = FAMILY_WITH(tsi_real_pow, tsi_whole_pow, both_pow, exponent_dtype),
     .trait = pow_trait,
     .grad = pow_grad,
 };
@@ -397,7 +378,7 @@ const tsi_op_desc tsi_op_leaky_relu = {
     .saves = 1,
     TSI_ATTRIBUTES(slope_table, slope_attributes),
     .sample = sample_positive,
-    .family = FAMILY(real_leaky_relu, NULL, NULL, REAL),
+    .family = FAMILY(tsi_real_leaky_relu, NULL, NULL, REAL),
     .trait = leaky_trait,
     .grad = leaky_grad,
 };
@@ -408,7 +389,7 @@ const tsi_op_desc tsi_op_elu = {
     .saves = 1,
     TSI_ATTRIBUTES(elu_table, alpha_attributes),
     .sample = sample_positive,
-    .family = FAMILY(real_elu, NULL, NULL, REAL),
+    .family = FAMILY(tsi_real_elu, NULL, NULL, REAL),
     .trait = elu_trait,
     .grad = elu_grad,
 };
@@ -435,7 +416,7 @@ const tsi_op_desc tsi_op_lerp = {
     TSI_ATTRIBUTES(lerp_table, lerp_attributes),
     .sample = sample_lerp,
     .family = (&(const tsi_pointwise_family){
-        { real_lerp, NULL, both_lerp }, TSI_RESULT_REAL, value_dtype }),
+        { tsi_real_lerp, NULL, both_lerp }, TSI_RESULT_REAL, value_dtype }),
     /* It keeps the order, but of an infinite term, as extremes have them, it makes NaN. */
     .traits = { .flow = TSI_LINEAR_ALL | TSI_AVG_WITH_R },
     .grad = lerp_grad,

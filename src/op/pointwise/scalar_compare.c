@@ -7,60 +7,20 @@
 #include <math.h>
 
 #include "op/pointwise/unary.h"
+#include "op/pointwise/unary_scalar.h"
 
 static const tsi_attribute value_table[] = { { "value", TS_ATTRIBUTE_NUMBER, 0, NULL, NULL },
                                              { 0 } };
-
-static double value_of(const void *attributes)
-{
-    return ((const ts_number *)attributes)->real;
-}
-
-static int64_t whole_of(const void *attributes)
-{
-    return ((const ts_number *)attributes)->whole;
-}
 
 static ts_dtype value_dtype(const void *attributes)
 {
     return tsi_number_dtype(attributes);
 }
 
-/* ---- functions: whole numbers meet a whole number, others make them real --------------------- */
+/* ---- functions of complex numbers ------------------------------------------------------------ */
 
-TSI_REAL(eq, x[0] == value_of(a) ? 1 : 0)
-TSI_WHOLE(eq, x[0] == whole_of(a))
 TSI_BOTH(eq, x[0] == tsi_number_both(*(const ts_number *)a) ? 1 : 0)
-TSI_REAL(ne, x[0] != value_of(a) ? 1 : 0)
-TSI_WHOLE(ne, x[0] != whole_of(a))
 TSI_BOTH(ne, x[0] != tsi_number_both(*(const ts_number *)a) ? 1 : 0)
-TSI_REAL(gt, x[0] > value_of(a) ? 1 : 0)
-TSI_WHOLE(gt, x[0] > whole_of(a))
-TSI_REAL(ge, x[0] >= value_of(a) ? 1 : 0)
-TSI_WHOLE(ge, x[0] >= whole_of(a))
-TSI_REAL(lt, x[0] < value_of(a) ? 1 : 0)
-TSI_WHOLE(lt, x[0] < whole_of(a))
-TSI_REAL(le, x[0] <= value_of(a) ? 1 : 0)
-TSI_WHOLE(le, x[0] <= whole_of(a))
-TSI_REAL(fmod, fmod(x[0], value_of(a)))
-
-static int64_t whole_fmod(const int64_t *x, const void *a)
-{
-    int64_t by = whole_of(a);
-    return by == 0 || by == -1 ? 0 : *x % by;
-}
-
-static double real_remainder(const double *x, const void *a)
-{
-    double by = value_of(a), r = fmod(*x, by);
-    return r != 0.0 && (r < 0.0) != (by < 0.0) ? r + by : r;
-}
-
-static int64_t whole_remainder(const int64_t *x, const void *a)
-{
-    int64_t by = whole_of(a), r = whole_fmod(x, a);
-    return r != 0 && (r < 0) != (by < 0) ? r + by : r;
-}
 
 /* ---- rules and gradients --------------------------------------------------------------------- */
 
@@ -113,14 +73,14 @@ const tsi_op_desc tsi_op_eq_scalar = {
     .what = "is x equal to a number?",
     ONE,
     .flags = TSI_OP_NO_GRAD,
-    .family = FAMILY(real_eq, whole_eq, both_eq, BOOL),
+    .family = FAMILY(tsi_real_eq_scalar, tsi_whole_eq_scalar, both_eq, BOOL),
 };
 const tsi_op_desc tsi_op_ne_scalar = {
     .name = "ne_scalar",
     .what = "is x another number?",
     ONE,
     .flags = TSI_OP_NO_GRAD,
-    .family = FAMILY(real_ne, whole_ne, both_ne, BOOL),
+    .family = FAMILY(tsi_real_ne_scalar, tsi_whole_ne_scalar, both_ne, BOOL),
 };
 const tsi_op_desc tsi_op_gt_scalar = {
     .name = "gt_scalar",
@@ -128,7 +88,7 @@ const tsi_op_desc tsi_op_gt_scalar = {
     ONE,
     .flags = TSI_OP_NO_GRAD,
     .rules = greater_rules,
-    .family = FAMILY(real_gt, whole_gt, NULL, BOOL),
+    .family = FAMILY(tsi_real_gt_scalar, tsi_whole_gt_scalar, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_ge_scalar = {
     .name = "ge_scalar",
@@ -136,7 +96,7 @@ const tsi_op_desc tsi_op_ge_scalar = {
     ONE,
     .flags = TSI_OP_NO_GRAD,
     .rules = greater_rules,
-    .family = FAMILY(real_ge, whole_ge, NULL, BOOL),
+    .family = FAMILY(tsi_real_ge_scalar, tsi_whole_ge_scalar, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_lt_scalar = {
     .name = "lt_scalar",
@@ -144,7 +104,7 @@ const tsi_op_desc tsi_op_lt_scalar = {
     ONE,
     .flags = TSI_OP_NO_GRAD,
     .rules = less_rules,
-    .family = FAMILY(real_lt, whole_lt, NULL, BOOL),
+    .family = FAMILY(tsi_real_lt_scalar, tsi_whole_lt_scalar, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_le_scalar = {
     .name = "le_scalar",
@@ -152,14 +112,14 @@ const tsi_op_desc tsi_op_le_scalar = {
     ONE,
     .flags = TSI_OP_NO_GRAD,
     .rules = less_rules,
-    .family = FAMILY(real_le, whole_le, NULL, BOOL),
+    .family = FAMILY(tsi_real_le_scalar, tsi_whole_le_scalar, NULL, BOOL),
 };
 const tsi_op_desc tsi_op_fmod_scalar = {
     .name = "fmod_scalar",
     .what = "remainder by a number, with the sign of x",
     ONE,
     .flags = TSI_OP_IN_PLACE,
-    .family = FAMILY(real_fmod, whole_fmod, NULL, SAME),
+    .family = FAMILY(tsi_real_fmod_scalar, tsi_whole_fmod_scalar, NULL, SAME),
     .grad = same_grad,
 };
 const tsi_op_desc tsi_op_remainder_scalar = {
@@ -167,7 +127,7 @@ const tsi_op_desc tsi_op_remainder_scalar = {
     .what = "remainder by a number, with its sign",
     ONE,
     .flags = TSI_OP_IN_PLACE,
-    .family = FAMILY(real_remainder, whole_remainder, NULL, SAME),
+    .family = FAMILY(tsi_real_remainder_scalar, tsi_whole_remainder_scalar, NULL, SAME),
     .grad = same_grad,
 };
 

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "op/pointwise/unary.h"
+#include "op/pointwise/unary_scalar.h"
 
 typedef struct finite_attributes {
     double nan, posinf, neginf; /* NaN: the largest number of the dtype, and its negative */
@@ -22,55 +23,6 @@ static const tsi_attribute finite_table[] = {
 static const double pi = 3.14159265358979323846;
 
 /* ---- functions ------------------------------------------------------------------------------- */
-
-static double real_logit(const double *x, const void *a)
-{
-    double eps = tsi_unary_number_of(a), y = *x;
-    if (!isnan(eps) && y < eps) y = eps;
-    if (!isnan(eps) && y > 1 - eps) y = 1 - eps;
-    return log(y / (1 - y));
-}
-
-TSI_REAL(sinc, x[0] == 0 ? 1 : sin(pi * x[0]) / (pi * x[0]))
-
-/* A first guess by logarithms, then steps of Newton; near one by what is missing to it. */
-static double real_erfinv(const double *x, const void *a)
-{
-    (void)a;
-    const double slope = 1.1283791670955126; /* 2 / sqrt(pi) */
-    double size = fabs(*x);
-    if (!(size < 1)) return size == 1 ? copysign((double)INFINITY, *x) : (double)NAN;
-    double w = log1p(-size * size), c = 2 / (pi * 0.147) + w / 2;
-    double y = sqrt(sqrt(c * c - w / 0.147) - c);
-    for (int i = 0; i < 3; i++) {
-        double miss = size > 0.5 ? erfc(y) - (1 - size) : size - erf(y);
-        y += miss / (slope * exp(-y * y));
-    }
-    return copysign(y, *x);
-}
-
-/* Shifted up to where the series holds, reflected below zero. */
-static double real_trigamma(const double *x, const void *a)
-{
-    (void)a;
-    double value = 0, at = *x, sign = 1;
-    if (at <= 0 && at == floor(at)) return (double)INFINITY;
-    if (at < 0.5) {
-        double s = sin(pi * at);
-        value = -pi * pi / (s * s);
-        at = 1 - at;
-        sign = -1;
-    }
-    for (; at < 10; at += 1)
-        value += 1 / (at * at);
-    double q = 1 / (at * at);
-    value += 1 / at + q / 2 + q / at * (1.0 / 6 - q * (1.0 / 30 - q * (1.0 / 42 - q / 30)));
-    return sign * value;
-}
-
-TSI_REAL(isposinf, x[0] == (double)INFINITY ? 1 : 0)
-TSI_REAL(isneginf, x[0] == -(double)INFINITY ? 1 : 0)
-TSI_WHOLE(never, 0)
 
 static double real_nan_to_num(const double *x, const void *a)
 {
@@ -154,14 +106,14 @@ const tsi_op_desc tsi_op_sinc = {
     ROW(sinc, "sin(pi x) / (pi x), 1 at 0", X | Y),
     .flags = TSI_OP_IN_PLACE,
     .sample = tsi_sample_unary,
-    .family = REALS(real_sinc),
+    .family = REALS(tsi_real_sinc),
     .grad = sinc_grad,
 };
 const tsi_op_desc tsi_op_erfinv = {
     ROW(erfinv, "the number whose error function is x", Y),
     .flags = TSI_OP_IN_PLACE,
     .sample = tsi_sample_unary,
-    .family = REALS(real_erfinv),
+    .family = REALS(tsi_real_erfinv),
     .grad = erfinv_grad,
 };
 const tsi_op_desc tsi_op_logit = {
@@ -169,7 +121,7 @@ const tsi_op_desc tsi_op_logit = {
     .flags = TSI_OP_IN_PLACE,
     TSI_ATTRIBUTES(eps_table, tsi_unary_number),
     .sample = sample_eps,
-    .family = REALS(real_logit),
+    .family = REALS(tsi_real_logit),
     .grad = logit_grad,
 };
 const tsi_op_desc tsi_op_nan_to_num = {
@@ -191,21 +143,21 @@ const tsi_op_desc tsi_op_trigamma = {
     ROW(trigamma, "the slope of digamma", 0),
     .flags = TSI_OP_IN_PLACE | TSI_OP_NO_GRAD,
     .sample = tsi_sample_unary,
-    .family = REALS(real_trigamma),
+    .family = REALS(tsi_real_trigamma),
 };
 const tsi_op_desc tsi_op_isposinf = {
     ROW(isposinf, "is it infinite and above zero?", 0),
     .flags = TSI_OP_NO_GRAD,
     .sample = tsi_sample_unary,
     .family = (&(const tsi_pointwise_family){
-        { real_isposinf, whole_never, NULL }, TSI_RESULT_BOOL, NULL }),
+        { tsi_real_isposinf, tsi_whole_isposinf, NULL }, TSI_RESULT_BOOL, NULL }),
 };
 const tsi_op_desc tsi_op_isneginf = {
     ROW(isneginf, "is it infinite and below zero?", 0),
     .flags = TSI_OP_NO_GRAD,
     .sample = tsi_sample_unary,
     .family = (&(const tsi_pointwise_family){
-        { real_isneginf, whole_never, NULL }, TSI_RESULT_BOOL, NULL }),
+        { tsi_real_isneginf, tsi_whole_isneginf, NULL }, TSI_RESULT_BOOL, NULL }),
 };
 
 /* ---- the makers ------------------------------------------------------------------------------ */

@@ -11,15 +11,7 @@
 #include "op/core/kernel.h"
 #include "op/pointwise/binary.h"
 #include "op/pointwise/unary.h"
-
-TSI_REAL(swiglu, x[0] / (1.0 + exp(-x[0])) * x[1])
-
-static double real_swiglu_backward(const double *x, const void *a)
-{
-    (void)a;
-    double s = 1.0 / (1.0 + exp(-x[1]));
-    return x[0] * x[2] * (s * (1.0 + x[1] * (1.0 - s)));
-}
+#include "op/pointwise/unary_scalar.h"
 
 /* ---- both gradients at once ------------------------------------------------------------------ */
 
@@ -133,7 +125,7 @@ const tsi_op_desc tsi_op_swiglu = {
     .what = "silu(gate) * up",
     POINTWISE(2),
     .saves = 3,
-    .family = FAMILY(real_swiglu),
+    .family = FAMILY(tsi_real_swiglu),
     .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 2 },
     .grad = swiglu_grad,
     .sample = tsi_sample_binary,
@@ -143,7 +135,7 @@ const tsi_op_desc tsi_op_swiglu_backward = {
     .what = "gradient of swiglu by its gate: dy * up * silu'(gate)",
     POINTWISE(3),
     .flags = TSI_OP_NO_GRAD,
-    .family = FAMILY(real_swiglu_backward),
+    .family = FAMILY(tsi_real_swiglu_backward),
     .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 5 },
     .sample = sample_three,
 };

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "op/pointwise/unary.h"
+#include "op/pointwise/unary_scalar.h"
 
 typedef struct value_attributes {
     ts_number value;
@@ -48,8 +49,6 @@ static ts_status where_infer(const tsi_op_call *call)
     return TS_OK;
 }
 
-TSI_REAL(where, x[0] != 0.0 ? x[1] : x[2])
-TSI_WHOLE(where, x[0] ? x[1] : x[2])
 TSI_BOTH(where, x[0] != 0.0 ? x[1] : x[2])
 
 /* With a replicated condition: both choices pending alike; or one of them, where the other may be
@@ -91,7 +90,7 @@ const tsi_op_desc tsi_op_where = {
     POINTWISE(3),
     .infer = where_infer,
     .saves = 1,
-    .family = FAMILY(real_where, whole_where, both_where, SAME),
+    .family = FAMILY(tsi_real_where, tsi_whole_where, both_where, SAME),
     .rules = where_rules,
     .grad = where_grad,
     .sample = sample_where,
@@ -104,10 +103,7 @@ static ts_dtype value_dtype(const void *attributes)
     return tsi_number_dtype(&((const value_attributes *)attributes)->value);
 }
 
-TSI_REAL(addcmul, x[0] + value_of(a) * x[1] * x[2])
-TSI_WHOLE(addcmul, (int64_t)((uint64_t)x[0] + tsi_first_whole(a) * (uint64_t)x[1] * (uint64_t)x[2]))
 TSI_BOTH(addcmul, x[0] + tsi_first_both(a) * x[1] * x[2])
-TSI_REAL(addcdiv, x[0] + value_of(a) * x[1] / x[2])
 TSI_BOTH(addcdiv, x[0] + tsi_first_both(a) * x[1] / x[2])
 
 static void pending(tsi_rules *rules, uint32_t inputs, ts_reduce reduce)
@@ -176,7 +172,7 @@ const tsi_op_desc tsi_op_addcmul = {
     .rules = addcmul_rules,
     .grad = addcmul_grad,
     .family = (&(const tsi_pointwise_family){
-        { real_addcmul, whole_addcmul, both_addcmul }, TSI_RESULT_SAME, value_dtype }),
+        { tsi_real_addcmul, tsi_whole_addcmul, both_addcmul }, TSI_RESULT_SAME, value_dtype }),
     .sample = sample_ternary,
 };
 const tsi_op_desc tsi_op_addcdiv = {
@@ -190,7 +186,7 @@ const tsi_op_desc tsi_op_addcdiv = {
     .rules = addcmul_rules,
     .grad = addcdiv_grad,
     .family = (&(const tsi_pointwise_family){
-        { real_addcdiv, NULL, both_addcdiv }, TSI_RESULT_REAL, value_dtype }),
+        { tsi_real_addcdiv, NULL, both_addcdiv }, TSI_RESULT_REAL, value_dtype }),
     .sample = sample_ternary,
 };
 
@@ -250,9 +246,6 @@ const tsi_op_desc tsi_op_masked_fill = {
 
 /* ---- gradients of activations: linear in dy, the first input --------------------------------- */
 
-TSI_REAL(threshold_backward, x[1] <= 0.0 ? 0.0 : x[0])
-TSI_REAL(sigmoid_backward, x[0] * x[1] * (1.0 - x[1]))
-TSI_REAL(tanh_backward, x[0] * (1.0 - x[1] * x[1]))
 TSI_BOTH(sigmoid_backward, x[0] * x[1] * (1.0 - x[1]))
 TSI_BOTH(tanh_backward, x[0] * (1.0 - x[1] * x[1]))
 
@@ -263,31 +256,6 @@ static double complex both_silu_backward(const double complex *x, const void *a)
     return x[0] * s * (1.0 + x[1] * (1.0 - s));
 }
 
-static double real_silu_backward(const double *x, const void *a)
-{
-    (void)a;
-    double s = 1.0 / (1.0 + exp(-x[1]));
-    return x[0] * s * (1.0 + x[1] * (1.0 - s));
-}
-
-static double real_gelu_backward(const double *x, const void *a)
-{
-    (void)a;
-    double cdf = 0.5 * (1.0 + erf(x[1] * 0.7071067811865476));
-    double pdf = 0.3989422804014327 * exp(-0.5 * x[1] * x[1]);
-    return x[0] * (cdf + x[1] * pdf);
-}
-
-/* With u = c (x + k x^3) and t = tanh(u): 0.5 (1 + t) + 0.5 x (1 - t^2) c (1 + 3 k x^2). */
-static double real_gelu_tanh_backward(const double *x, const void *a)
-{
-    (void)a;
-    static const double c = 0.7978845608028654, k = 0.044715;
-    double z = x[1] * x[1], t = tanh(c * x[1] * (1.0 + k * z));
-    double slope = isinf(x[1]) ? 0.0 : 0.5 * x[1] * (1.0 - t * t) * c * (1.0 + 3.0 * k * z);
-    return x[0] * (0.5 * (1.0 + t) + slope);
-}
-
 #define BACKWARD(op, both, words)                                                                  \
     const tsi_op_desc tsi_op_##op = { .name = #op,                                                 \
                                       .what = words,                                               \
@@ -296,7 +264,7 @@ static double real_gelu_tanh_backward(const double *x, const void *a)
                                       .flags = TSI_OP_NO_GRAD,                                     \
                                       .sample = tsi_sample_binary,                                 \
                                       .traits = { .flow = TSI_LINEAR_EACH, .linear_in = 1 },       \
-                                      .family = FAMILY(real_##op, NULL, both, REAL) }
+                                      .family = FAMILY(tsi_real_##op, NULL, both, REAL) }
 BACKWARD(threshold_backward, NULL, "0 where y <= 0, else dy");
 BACKWARD(sigmoid_backward, both_sigmoid_backward, "dy * y * (1 - y)");
 BACKWARD(tanh_backward, both_tanh_backward, "dy * (1 - y^2)");

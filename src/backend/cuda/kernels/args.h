@@ -139,11 +139,11 @@ typedef struct tsi_cuda_fold_args {
     tsi_cuda_operand from[TSI_CUDA_SOURCES];
 } tsi_cuda_fold_args;
 
-/* pointwise.cu: the operators of pointwise.def. */
+/* pointwise.cu: the operators of scalars.def. */
 enum {
 #define TSI_HOT(name, real, whole) TSI_POINTWISE_##name,
 #define TSI_POINT(name, real, whole) TSI_POINTWISE_##name,
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
 #undef TSI_POINT
     TSI_POINTWISE_COUNT

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pointwise.cu - elementwise operators (pointwise.def).
+/* pointwise.cu - elementwise operators (scalars.def).
  *
  * Every one, any strides and dtypes, element by element in f32, f64 or int64; hot ones of f32 and
  * bf16 go by 16 bytes (pointwise_rows.cuh). The operator is the same for a launch: a switch costs a
@@ -8,7 +8,7 @@
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
-#include "backend/cuda/kernels/scalar.cuh"
+#include "op/pointwise/scalars.h"
 
 #define NONE 0
 
@@ -74,7 +74,7 @@ __device__ inline R apply(const tsi_cuda_pointwise_args &a, R x, R y, R z, R n0,
 #define TSI_POINT(name, real, whole)                                                               \
     case TSI_POINTWISE_##name:                                                                     \
         return R(real);
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
 #undef TSI_POINT
     default:
@@ -95,7 +95,7 @@ __device__ inline int64_t apply<int64_t>(const tsi_cuda_pointwise_args &a, int64
 #define TSI_POINT(name, real, whole)                                                               \
     case TSI_POINTWISE_##name:                                                                     \
         return whole;
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
 #undef TSI_POINT
     default:

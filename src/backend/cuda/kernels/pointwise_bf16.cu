@@ -11,7 +11,7 @@ TSI_KERNEL(pointwise_bf16, tsi_cuda_pointwise_args)
     case TSI_POINTWISE_##name:                                                                     \
         rows<fn_##name, as_brief, true>(a);                                                        \
         break;
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
     }
 }
@@ -23,7 +23,7 @@ TSI_KERNEL(pointwise_rows_bf16, tsi_cuda_pointwise_args)
     case TSI_POINTWISE_##name:                                                                     \
         rows<fn_##name, as_brief, false>(a);                                                       \
         break;
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
     }
 }

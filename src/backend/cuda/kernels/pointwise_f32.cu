@@ -10,7 +10,7 @@ TSI_KERNEL(pointwise_f32, tsi_cuda_pointwise_args)
     case TSI_POINTWISE_##name:                                                                     \
         rows<fn_##name, as_f32, true>(a);                                                          \
         break;
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
     }
 }
@@ -22,7 +22,7 @@ TSI_KERNEL(pointwise_rows_f32, tsi_cuda_pointwise_args)
     case TSI_POINTWISE_##name:                                                                     \
         rows<fn_##name, as_f32, false>(a);                                                         \
         break;
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
     }
 }

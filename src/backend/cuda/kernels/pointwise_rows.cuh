@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pointwise_rows.cuh - hot elementwise operators (TSI_HOT of pointwise.def) by 16 bytes, for the
+/* pointwise_rows.cuh - hot elementwise operators (TSI_HOT of scalars.def) by 16 bytes, for the
  * two files that make kernels of them: dense operands of one dtype, or rows whose last dim is
  * contiguous; an operand may be one number for all of it. */
 #ifndef TSI_BACKEND_CUDA_KERNELS_POINTWISE_ROWS_CUH
@@ -7,7 +7,7 @@
 
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/real.cuh"
-#include "backend/cuda/kernels/scalar.cuh"
+#include "op/pointwise/scalars.h"
 
 #define TSI_HOT(name, real, whole)                                                                 \
     struct fn_##name {                                                                             \
@@ -18,7 +18,7 @@
         }                                                                                          \
     };
 #define TSI_POINT(name, real, whole)
-#include "backend/cuda/kernels/pointwise.def"
+#include "op/pointwise/scalars.def"
 #undef TSI_HOT
 #undef TSI_POINT
 

@@ -1,39 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scalar.cuh - functions of one element that pointwise.def is written with: what the references of
- * src/op/pointwise compute, in R = f32 or f64, and in int64. */
-#ifndef TSI_BACKEND_CUDA_KERNELS_SCALAR_CUH
-#define TSI_BACKEND_CUDA_KERNELS_SCALAR_CUH
+/* scalars.h - functions of one element that scalars.def is written with, for the references of the
+ * host (R is double) and for kernels of a GPU (R is f32 or f64); and of int64. In C and in CUDA. */
+#ifndef TSI_OP_SCALARS_H
+#define TSI_OP_SCALARS_H
 
 #include <stdint.h>
 
 #define PI 3.14159265358979323846
+#if defined(__CUDACC__)
+#define REAL_FN template <typename R> __device__ inline
+#define WHOLE_FN __device__ inline
+#else
+#include <math.h>
+#include <stdbool.h>
+typedef double R;
+#define R(value) ((R)(value))
+#define REAL_FN static inline
+#define WHOLE_FN static inline
+#endif
 
 /* ---- reals ----------------------------------------------------------------------------------- */
 
-template <typename R> __device__ inline R sigmoid(R x)
+REAL_FN R sigmoid(R x)
 {
-    return x >= R(0) ? R(1) / (R(1) + exp(-x)) : exp(x) / (R(1) + exp(x));
+    R e = exp(-fabs(x));
+    return (x >= R(0) ? R(1) : e) / (R(1) + e);
 }
 
-template <typename R> __device__ inline R silu_slope(R x)
+REAL_FN R silu_slope(R x)
 {
     R s = R(1) / (R(1) + exp(-x));
     return s * (R(1) + x * (R(1) - s));
 }
 
-template <typename R> __device__ inline R gelu_slope(R dy, R x)
+REAL_FN R silu_backward(R dy, R x)
 {
-    R cdf = R(0.5) * (R(1) + erf(x * R(0.7071067811865476)));
-    return dy * (cdf + x * R(0.3989422804014327) * exp(R(-0.5) * x * x));
+    R s = R(1) / (R(1) + exp(-x));
+    return dy * s * (R(1) + x * (R(1) - s));
 }
 
-template <typename R> __device__ inline R gelu_tanh(R x)
+REAL_FN R gelu_backward(R dy, R x)
+{
+    R cdf = R(0.5) * (R(1) + erf(x * R(0.7071067811865476)));
+    R pdf = R(0.3989422804014327) * exp(R(-0.5) * x * x);
+    return dy * (cdf + x * pdf);
+}
+
+REAL_FN R gelu_tanh(R x)
 {
     R inner = R(0.7978845608028654) * (x + R(0.044715) * x * x * x);
     return R(0.5) * x * (R(1) + tanh(inner));
 }
 
-template <typename R> __device__ inline R gelu_tanh_slope(R dy, R x)
+/* With u = c (x + k x^3) and t = tanh(u): 0.5 (1 + t) + 0.5 x (1 - t^2) c (1 + 3 k x^2). */
+REAL_FN R gelu_tanh_backward(R dy, R x)
 {
     const R c = R(0.7978845608028654), k = R(0.044715);
     R z = x * x, t = tanh(c * x * (R(1) + k * z));
@@ -41,14 +61,16 @@ template <typename R> __device__ inline R gelu_tanh_slope(R dy, R x)
     return dy * (R(0.5) * (R(1) + t) + slope);
 }
 
-template <typename R> __device__ inline R clamp(R x, R low, R high)
+REAL_FN R clamp(R x, R low, R high)
 {
     if (low == low && x < low) x = low;
     if (high == high && x > high) x = high;
     return x;
 }
 
-template <typename R> __device__ inline R digamma(R x)
+/* Shifted up to where the series holds, reflected below zero. At zero it has the sign of the side
+ * it comes from, at the other poles it is not a number. */
+REAL_FN R digamma(R x)
 {
     R value = 0;
     if (x == R(0)) return signbit(x) ? R(INFINITY) : -R(INFINITY);
@@ -65,7 +87,8 @@ template <typename R> __device__ inline R digamma(R x)
     return value + log(x) - R(0.5) / x - series;
 }
 
-template <typename R> __device__ inline R trigamma(R x)
+/* Shifted up to where the series holds, reflected below zero. */
+REAL_FN R trigamma(R x)
 {
     R value = 0, sign = 1;
     if (x <= R(0) && x == floor(x)) return R(INFINITY);
@@ -83,40 +106,41 @@ template <typename R> __device__ inline R trigamma(R x)
     return sign * value;
 }
 
-template <typename R> __device__ inline R hardsigmoid(R x)
+REAL_FN R hardsigmoid(R x)
 {
     R y = x / R(6) + R(0.5);
     return y < R(0) ? R(0) : y > R(1) ? R(1) : y;
 }
 
-template <typename R> __device__ inline R logit(R x, R eps)
+REAL_FN R logit(R x, R eps)
 {
     if (eps == eps && x < eps) x = eps;
     if (eps == eps && x > R(1) - eps) x = R(1) - eps;
     return log(x / (R(1) - x));
 }
 
-template <typename R> __device__ inline R log_add(R x, R y)
+REAL_FN R log_add(R x, R y)
 {
     R high = fmax(x, y), low = fmin(x, y);
     if (x != x || y != y) return R(NAN);
     return isinf(high) ? high : high + log1p(exp(low - high));
 }
 
-template <typename R> __device__ inline R log_add2(R x, R y)
+REAL_FN R log_add2(R x, R y)
 {
     R high = fmax(x, y), low = fmin(x, y);
     if (x != x || y != y) return R(NAN);
     return isinf(high) ? high : high + log1p(exp2(low - high)) / R(0.6931471805599453);
 }
 
-template <typename R> __device__ inline R real_remainder(R x, R y)
+REAL_FN R real_remainder(R x, R y)
 {
     R r = fmod(x, y);
     return r != R(0) && (r < R(0)) != (y < R(0)) ? r + y : r;
 }
 
-template <typename R> __device__ inline R floor_divide(R x, R y)
+/* From the remainder, which is exact: x / y may round up to the next whole number. */
+REAL_FN R floor_divide(R x, R y)
 {
     R r = fmod(x, y);
     if (y == R(0)) return x / y;
@@ -126,7 +150,7 @@ template <typename R> __device__ inline R floor_divide(R x, R y)
     return q == R(0) ? copysign(R(0), x / y) : rint(q);
 }
 
-template <typename R> __device__ inline bool is_close(R x, R y, R rtol, R atol, int equal_nan)
+REAL_FN bool is_close(R x, R y, R rtol, R atol, int equal_nan)
 {
     if (x == y) return true;
     if (x != x || y != y) return equal_nan && x != x && y != y;
@@ -135,31 +159,31 @@ template <typename R> __device__ inline bool is_close(R x, R y, R rtol, R atol, 
 
 /* ---- whole numbers --------------------------------------------------------------------------- */
 
-__device__ inline int64_t wrap_add(int64_t x, int64_t y)
+WHOLE_FN int64_t wrap_add(int64_t x, int64_t y)
 {
     return (int64_t)((uint64_t)x + (uint64_t)y);
 }
 
-__device__ inline int64_t wrap_sub(int64_t x, int64_t y)
+WHOLE_FN int64_t wrap_sub(int64_t x, int64_t y)
 {
     return (int64_t)((uint64_t)x - (uint64_t)y);
 }
 
-__device__ inline int64_t wrap_mul(int64_t x, int64_t y)
+WHOLE_FN int64_t wrap_mul(int64_t x, int64_t y)
 {
     return (int64_t)((uint64_t)x * (uint64_t)y);
 }
 
 /* A bound that is NaN as a real is none. */
-__device__ inline int64_t whole_clamp(int64_t x, double has_low, int64_t low, double has_high,
-                                      int64_t high)
+WHOLE_FN int64_t whole_clamp(int64_t x, double has_low, int64_t low, double has_high, int64_t high)
 {
     if (has_low == has_low && x < low) x = low;
     if (has_high == has_high && x > high) x = high;
     return x;
 }
 
-__device__ inline int64_t whole_power(int64_t x, int64_t n)
+/* x^n with wrap-around; of a negative power the whole part, so 0 but for 1 and -1. */
+WHOLE_FN int64_t whole_power(int64_t x, int64_t n)
 {
     uint64_t result = 1, square = (uint64_t)x;
     if (n < 0) return x == 1 ? 1 : x == -1 ? (n % 2 ? -1 : 1) : 0;
@@ -168,30 +192,38 @@ __device__ inline int64_t whole_power(int64_t x, int64_t n)
     return (int64_t)result;
 }
 
-__device__ inline int64_t whole_fmod(int64_t x, int64_t y)
+WHOLE_FN int64_t whole_fmod(int64_t x, int64_t y)
 {
     return y == 0 || y == -1 ? 0 : x % y;
 }
 
-__device__ inline int64_t whole_remainder(int64_t x, int64_t y)
+WHOLE_FN int64_t whole_remainder(int64_t x, int64_t y)
 {
     int64_t r = whole_fmod(x, y);
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
-__device__ inline int64_t floor_divide(int64_t x, int64_t y)
+/* A quotient by 0 is 0, as the remainder is. */
+WHOLE_FN int64_t whole_floor_divide(int64_t x, int64_t y)
 {
     if (y == 0) return 0;
     if (y == -1) return wrap_sub(0, x);
     return x / y - (x % y != 0 && (x < 0) != (y < 0));
 }
 
-__device__ inline uint64_t size_of(int64_t x)
+/* Shifts by less than no or more than all bits leave none but the sign. */
+WHOLE_FN int64_t whole_right_shift(int64_t x, int64_t y)
+{
+    int64_t by = y < 0 || y > 63 ? 63 : y;
+    return x >= 0 ? x >> by : ~(~x >> by);
+}
+
+WHOLE_FN uint64_t size_of(int64_t x)
 {
     return x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
 }
 
-__device__ inline uint64_t divisor_of(int64_t x, int64_t y)
+WHOLE_FN uint64_t divisor_of(int64_t x, int64_t y)
 {
     uint64_t a = size_of(x), b = size_of(y);
     while (b) {
@@ -202,7 +234,7 @@ __device__ inline uint64_t divisor_of(int64_t x, int64_t y)
     return a;
 }
 
-__device__ inline int64_t whole_lcm(int64_t x, int64_t y)
+WHOLE_FN int64_t whole_lcm(int64_t x, int64_t y)
 {
     uint64_t common = divisor_of(x, y);
     return common == 0 ? 0 : (int64_t)(size_of(x) / common * size_of(y));
