@@ -79,16 +79,13 @@ static ts_dtype dtype_of(DLDataType type)
     return TS_DTYPE_NONE;
 }
 
-/* What was taken has this deleter until its own is called: nobody else may take it. */
-static void is_taken(DLManagedTensorVersioned *managed)
-{
-    (void)managed;
-}
+/* A flag of ours, in what was taken and until its deleter is called: nobody else may take it. */
+#define TAKEN ((uint64_t)1 << 63)
 
 static ts_status check_import(const DLManagedTensorVersioned *managed)
 {
     if (!managed) return TSI_FAIL(TS_ERR_NULL, "from DLPack: the tensor is NULL");
-    if (managed->deleter == is_taken)
+    if (managed->flags & TAKEN)
         return TSI_FAIL(TS_ERR_STATE, "from DLPack: the tensor was given before, to whom it "
                                       "belongs now; export it again");
     const DLTensor *tensor = &managed->dl_tensor;
@@ -107,40 +104,16 @@ static ts_status check_import(const DLManagedTensorVersioned *managed)
     return TS_OK;
 }
 
-typedef struct imported {
-    DLManagedTensorVersioned *managed;
-    void (*deleter)(DLManagedTensorVersioned *self); /* its own */
-} imported;
-
-static DLManagedTensorVersioned *give_back(imported *taken)
+void tsi_dlpack_give_back(DLManagedTensorVersioned *managed)
 {
-    DLManagedTensorVersioned *managed = taken->managed;
-    managed->deleter = taken->deleter;
-    tsi_free(taken);
-    return managed;
+    managed->flags &= ~TAKEN;
 }
 
 static void imported_done(void *context)
 {
-    DLManagedTensorVersioned *managed = give_back(context);
+    DLManagedTensorVersioned *managed = context;
+    tsi_dlpack_give_back(managed);
     if (managed->deleter) managed->deleter(managed);
-}
-
-/* The block as memory that is given back to its producer; NULL: recorded, and it is his still. */
-static tsi_array *take(ts_rank *rank, DLManagedTensorVersioned *managed, ts_array *block)
-{
-    imported *taken = tsi_alloc(sizeof *taken);
-    if (!taken) {
-        tsi_fail_memory("a tensor from DLPack", sizeof *taken);
-        return NULL;
-    }
-    *taken = (imported){ managed, managed->deleter };
-    managed->deleter = is_taken;
-    block->done = imported_done;
-    block->context = taken;
-    tsi_array *array = tsi_array_wrap(rank, block);
-    if (!array) (void)give_back(taken);
-    return array;
 }
 
 /* Strides that are all zero say "contiguous" in a ts_array, but in DLPack they broadcast one
@@ -159,7 +132,8 @@ tsi_array *tsi_array_from_dlpack(ts_rank *rank, DLManagedTensorVersioned *manage
     if (check_import(managed) != TS_OK) return NULL;
     const DLTensor *tensor = &managed->dl_tensor;
     bool one = broadcasts_one(tensor), host = tensor->device.device_type == TSI_DL_CUDA_HOST;
-    ts_array block = { .struct_size = sizeof block };
+    bool read_only = (managed->flags & TSI_DL_FLAG_READ_ONLY) != 0;
+    ts_array block = { .struct_size = sizeof block, .done = imported_done, .context = managed };
     block.device = host ? TSI_DL_CPU : tensor->device.device_type;
     block.ordinal = host ? 0 : tensor->device.device_id;
     block.data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
@@ -173,12 +147,16 @@ tsi_array *tsi_array_from_dlpack(ts_rank *rank, DLManagedTensorVersioned *manage
     if (tsi_block_of_array(&block, "from DLPack", &whole) != TS_OK) return NULL;
     for (int32_t d = 0; one && d < tensor->ndim; d++)
         if (tensor->shape[d] > 0) block.meta.shape.extent[d] = 1;
-    tsi_array *array = take(rank, managed, &block);
-    if (!array) return NULL;
-    for (int32_t d = 0; one && d < tensor->ndim; d++) {
-        array->extent[d] = tensor->shape[d];
+    managed->flags |= TAKEN;
+    tsi_array *array = tsi_array_wrap(rank, &block);
+    if (!array) {
+        tsi_dlpack_give_back(managed);
+        return NULL;
+    }
+    for (int32_t d = 0; one && d < whole.ndim; d++) {
+        array->extent[d] = whole.extent[d];
         array->stride[d] = array->dense = 0;
     }
-    array->storage->read_only = (managed->flags & TSI_DL_FLAG_READ_ONLY) != 0;
+    array->storage->read_only = read_only;
     return array;
 }

@@ -60,4 +60,7 @@ typedef struct DLManagedTensorVersioned {
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
+/* What was taken (array.h), and of which no array is left, is its giver's again. */
+void tsi_dlpack_give_back(DLManagedTensorVersioned *managed);
+
 #endif

@@ -6,6 +6,7 @@
  * verdict is agreed on by all members before a tensor exists anywhere. */
 #include <stdio.h>
 
+#include "array/dlpack_abi.h"
 #include "base/alloc.h"
 #include "tensor/fill.h"
 #include "tensor/move.h"
@@ -53,7 +54,9 @@ ts_tensor *ts_from_dlpack(ts_rank *me, struct DLManagedTensorVersioned *managed)
     if (!me || tsi_rank_enter(me) != TS_OK) return NULL;
     ts_mesh *self = ts_mesh_self(me);
     tsi_array *array = self ? tsi_array_from_dlpack(me, managed) : NULL;
-    return array ? told(from_outside(self, array), "from_dlpack") : NULL;
+    ts_tensor *t = array ? from_outside(self, array) : NULL;
+    if (array && !t) tsi_dlpack_give_back(managed);
+    return told(t, "from_dlpack");
 }
 
 ts_tensor *ts_from_dlpack_on(ts_rank *me, struct DLManagedTensorVersioned *managed, void *stream)

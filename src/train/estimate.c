@@ -667,14 +667,12 @@ ts_status tsi_forecast_whole(const ts_train_config *config, ts_train_cost *out)
     return status;
 }
 
-/* ---- many layers ----------------------------------------------------------------------------- */
-
-/* What the copy of a state takes of a rank. */
-static ts_status staging_of(const ts_train_config *config, int64_t ranks, int64_t rank,
-                            int64_t *bytes)
+ts_status tsi_train_staging(const ts_train_config *config, int64_t rank, int64_t *bytes)
 {
+    ts_roles roles;
     tsi_described of;
-    TSI_TRY(describe_first(config, ranks, &of));
+    TSI_TRY(ts_roles_parse(config->parallel.mesh, &roles));
+    TSI_TRY(describe_first(config, roles.ranks, &of));
     of.rank = rank;
     of.saves_only = true;
     ts_train_cost *cost = tsi_alloc(sizeof *cost);
@@ -683,40 +681,6 @@ static ts_status staging_of(const ts_train_config *config, int64_t ranks, int64_
     *bytes = status == TS_OK ? cost->memory.most[TS_MEMORY_STAGING] : 0;
     tsi_free(cost);
     return status;
-}
-
-/* Held at every moment of a step, by what is outside of all modules. */
-static void hold_staging(ts_train_cost *c, int64_t bytes)
-{
-    c->memory.live += bytes;
-    c->memory.peak += bytes;
-    c->memory.reserved += bytes;
-    c->memory.at_peak[TS_MEMORY_STAGING] += bytes;
-    c->memory.most[TS_MEMORY_STAGING] += bytes;
-    c->activation_bytes += bytes;
-    c->peak.bytes += bytes;
-    for (int32_t i = 0; i < c->peak.row_count; i++)
-        if (!c->peak.row[i].name[0]) c->peak.row[i].bytes[TS_MEMORY_STAGING] += bytes;
-}
-
-/* Ranks share what is saved, which is not in line with layers: it is counted of all of them. */
-static bool forecast_layers(const ts_train_config *config, int64_t ranks, ts_train_cost *out)
-{
-    if (!config->checkpoint.async) return tsi_forecast_by_layers(config, tsi_forecast_whole, out);
-    int64_t most = 0, least = 0;
-    ts_train_config *without = tsi_alloc(sizeof *without);
-    if (!without) return false;
-    *without = *config;
-    without->checkpoint.async = 0;
-    bool good = tsi_forecast_by_layers(without, tsi_forecast_whole, out) &&
-                staging_of(config, ranks, out->rank_most, &most) == TS_OK;
-    least = most;
-    if (good && out->rank_least != out->rank_most)
-        good = staging_of(config, ranks, out->rank_least, &least) == TS_OK;
-    if (good) hold_staging(out, most);
-    if (good) out->least_bytes += least;
-    tsi_free(without);
-    return good;
 }
 
 ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
@@ -732,7 +696,7 @@ ts_status ts_train_forecast(const ts_train_config *config, ts_train_cost *out)
                         "parallel.mesh: \"%s\" has an axis \"*\", and there are no ranks",
                         config->parallel.mesh);
     if ((roles.ranks >= MANY || config->parallel.ep > 1) && roles.size[TS_ROLE_PIPELINE] == 0 &&
-        forecast_layers(config, roles.ranks, out))
+        tsi_forecast_by_layers(config, tsi_forecast_whole, out))
         return TS_OK;
     return tsi_forecast_whole(config, out);
 }

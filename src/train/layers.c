@@ -233,8 +233,7 @@ static int64_t period_of(const ts_train_config *c)
     return every > 0 ? every : 1;
 }
 
-bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forecast,
-                            ts_train_cost *out)
+static bool by_layers(const ts_train_config *config, tsi_forecast_fn forecast, ts_train_cost *out)
 {
     int64_t layers = config->model.layers, period = period_of(config);
     int64_t first = config->model.dense_first + FIRST;
@@ -256,5 +255,43 @@ bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forec
     if (good) out->curve.count = 0; /* that of a short one says little */
     tsi_free(few);
     tsi_free(cost);
+    return good;
+}
+
+/* ---- states that are saved in the background ------------------------------------------------- */
+
+/* Held at every moment of a step, by what is outside of all modules. */
+static void hold_staging(ts_train_cost *c, int64_t bytes)
+{
+    c->memory.live += bytes;
+    c->memory.peak += bytes;
+    c->memory.reserved += bytes;
+    c->memory.at_peak[TS_MEMORY_STAGING] += bytes;
+    c->memory.most[TS_MEMORY_STAGING] += bytes;
+    c->activation_bytes += bytes;
+    c->peak.bytes += bytes;
+    for (int32_t i = 0; i < c->peak.row_count; i++)
+        if (!c->peak.row[i].name[0]) c->peak.row[i].bytes[TS_MEMORY_STAGING] += bytes;
+}
+
+/* Ranks share what is saved, which is not in line with layers: it is counted of all of them, and
+ * steps are those without. */
+bool tsi_forecast_by_layers(const ts_train_config *config, tsi_forecast_fn forecast,
+                            ts_train_cost *out)
+{
+    if (!config->checkpoint.async) return by_layers(config, forecast, out);
+    int64_t most = 0, least = 0;
+    ts_train_config *without = tsi_alloc(sizeof *without);
+    if (!without) return false;
+    *without = *config;
+    without->checkpoint.async = 0;
+    bool good = by_layers(without, forecast, out) &&
+                tsi_train_staging(config, out->rank_most, &most) == TS_OK;
+    least = most;
+    if (good && out->rank_least != out->rank_most)
+        good = tsi_train_staging(config, out->rank_least, &least) == TS_OK;
+    if (good) hold_staging(out, most);
+    if (good) out->least_bytes += least;
+    tsi_free(without);
     return good;
 }

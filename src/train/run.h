@@ -228,6 +228,8 @@ int32_t tsi_train_threads(ts_rank *rank); /* so, of a rank that is there */
 /* As ts_train_forecast, of one rank. */
 ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_described *of,
                                   ts_train_cost *out);
+/* Of a rank, what the copy of a state that is saved in the background takes. */
+ts_status tsi_train_staging(const ts_train_config *config, int64_t rank, int64_t *bytes);
 ts_status tsi_train_vocabulary(const ts_train_config *config, int64_t *vocab);
 /* A step of one rank, in a world without data, as it is written down; times of kernels from what a
  * device does in a second. */
