@@ -15,7 +15,7 @@ static const int64_t lengths[] = { 1,    8,     33,    96,    100,   256,   264,
                                    1001, 1024,  1032,  2048,  2056,  4096,  4104, 8192,
                                    8200, 16384, 16392, 32000, 32768, 32776, 40000 };
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
-enum { ELEMENTS = 1 << 18, ROWS_MAX = 4500, RESULTS = 14 };
+enum { ELEMENTS = 1 << 18, ROWS_MAX = 4500, RESULTS = 16 };
 
 static const char *const names[RESULTS] = { "softmax",
                                             "log_softmax",
@@ -30,7 +30,9 @@ static const char *const names[RESULTS] = { "softmax",
                                             "sum of columns",
                                             "largest of rows",
                                             "largest of columns",
-                                            "sum of all" };
+                                            "sum of all",
+                                            "softmax_backward",
+                                            "log_softmax_backward" };
 
 typedef struct asked {
     ts_dtype dtype, weights;
@@ -70,6 +72,16 @@ static void norms(ts_rank *me, asked *a, ts_mesh *m, ts_tensor *x, ts_tensor *w,
     keep(a, 6, out[0]);
 }
 
+/* Gradients of any numbers, as if they were results: both sides get the same. */
+static void softmaxes(asked *a, ts_mesh *m, ts_tensor *x, ts_tensor *cut, int64_t rows)
+{
+    ts_tensor *dy = ts_randn(m, a->dtype, TS_SHAPE(rows, a->length), "R");
+    keep(a, 0, ts_softmax(cut, -1));
+    keep(a, 1, ts_log_softmax(cut, -1));
+    keep(a, 14, ts_softmax_backward(dy, x, -1));
+    keep(a, 15, ts_log_softmax_backward(dy, cut, -1));
+}
+
 static ts_status compute(ts_rank *me, void *context)
 {
     asked *a = context;
@@ -85,8 +97,7 @@ static ts_status compute(ts_rank *me, void *context)
     ts_tensor *labels = ts_randint(m, TS_DTYPE_I64, TS_SHAPE(rows), "R", &below);
     ts_cross_entropy_options each = TS_CROSS_ENTROPY_OPTIONS_INIT;
     each.reduction = TS_LOSS_NONE;
-    keep(a, 0, ts_softmax(cut, -1));
-    keep(a, 1, ts_log_softmax(cut, -1));
+    softmaxes(a, m, x, cut, rows);
     norms(me, a, m, x, w, rows);
     keep(a, 7, ts_cross_entropy(x, labels));
     keep(a, 8, ts_cross_entropy_with(cut, labels, &each));
@@ -111,7 +122,7 @@ static ts_status compute_many(ts_rank *me, void *context)
     ts_tensor *x = ts_randn(m, a->dtype, TS_SHAPE(MANY, a->length), "R");
     ts_tensor *w = ts_randn(m, a->weights, TS_SHAPE(a->length), "R");
     ts_tensor *b = ts_randn(m, a->weights, TS_SHAPE(a->length), "R");
-    keep(a, 0, ts_softmax(with_infinities(m, x, MANY), -1));
+    softmaxes(a, m, x, with_infinities(m, x, MANY), MANY);
     keep(a, 2, ts_rms_norm(x, w, 1e-5));
     keep(a, 3, ts_layer_norm(x, w, b, 1e-5));
     (void)ts_scope_close(scope);

@@ -51,12 +51,41 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_softmax_args *a)
     return launch_any(stream, any, a);
 }
 
+/* Does a block of this GPU have the room for a row of two operands? */
+static bool has_room(const tsi_stream *stream, int64_t units)
+{
+    tsi_cuda_keepers by = tsi_cuda_keepers_of(units);
+    return by.each * by.threads * 2 * 16 <= stream->cuda->shared;
+}
+
 static ts_status launch_backward(tsi_stream *stream, tsi_cuda_softmax_args *a)
 {
+    static const tsi_cuda_kernel warp[2][3] = {
+        { TSI_CUDA_softmax_warp_backward_1_f32, TSI_CUDA_softmax_warp_backward_2_f32,
+          TSI_CUDA_softmax_warp_backward_4_f32 },
+        { TSI_CUDA_softmax_warp_backward_1_bf16, TSI_CUDA_softmax_warp_backward_2_bf16,
+          TSI_CUDA_softmax_warp_backward_4_bf16 },
+    };
+    static const int32_t at_once[3] = { 4, 4, 3 };
+    static const tsi_cuda_kernel block[2][2] = {
+        { TSI_CUDA_softmax_block_backward_4_f32, TSI_CUDA_softmax_block_backward_8_f32 },
+        { TSI_CUDA_softmax_block_backward_4_bf16, TSI_CUDA_softmax_block_backward_8_bf16 },
+    };
     static const tsi_cuda_kernel any[] = { TSI_CUDA_softmax_backward_f32,
                                            TSI_CUDA_softmax_backward_f64,
                                            TSI_CUDA_softmax_backward_bf16,
                                            TSI_CUDA_softmax_backward_f16 };
+    int64_t units =
+        tsi_cuda_row_units(a->dtype, a->length, a->x_stride | a->dy_stride | a->y_stride,
+                           (uintptr_t)a->x | (uintptr_t)a->dy | (uintptr_t)a->y);
+    if (units > 0 && units <= 4 * 32) {
+        int32_t place = place_of((units + 31) / 32);
+        int64_t blocks = (a->rows + WARPS - 1) / WARPS;
+        return tsi_cuda_launch(stream, warp[a->dtype == TS_DTYPE_BF16][place],
+                               tsi_cuda_walkers(stream, blocks, at_once[place]), WARPS * 32, 0, a);
+    }
+    if (tsi_cuda_keeps(units) && has_room(stream, units))
+        return tsi_cuda_launch_kept(stream, block, a->dtype, a->rows, units, 2 * 16, a);
     return launch_any(stream, any, a);
 }
 

@@ -13,18 +13,41 @@ template <typename T> __device__ inline uint4 least_unit()
     return make_uint4(bits, bits, bits, bits);
 }
 
+/* The values of a unit. */
+template <typename T>
+__device__ inline void unpack(const uint4 &from, float (&v)[16 / sizeof(typename T::E)])
+{
+    unit_of<typename T::E> in;
+    in.unit = from;
+#pragma unroll
+    for (int e = 0; e < 16 / (int)sizeof(typename T::E); e++)
+        v[e] = T::load(in.element[e]);
+}
+
+/* The same once more, of a unit that was unpacked before: by other instructions, as the compiler
+ * would otherwise keep the values of 32 bits, which do not fit the registers. */
+template <typename T>
+__device__ inline void unpack_again(const uint4 &from, float (&v)[16 / sizeof(typename T::E)])
+{
+    unpack<T>(from, v);
+}
+template <> __device__ inline void unpack_again<as_bf16>(const uint4 &from, float (&v)[8])
+{
+    const uint32_t word[4] = { from.x, from.y, from.z, from.w };
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        v[2 * w] = __uint_as_float(__byte_perm(word[w], 0, 0x1044));
+        v[2 * w + 1] = __uint_as_float(__byte_perm(word[w], 0, 0x3244));
+    }
+}
+
 /* A thread's part of a row. */
 template <typename T, int C>
 __device__ inline void values_of(const uint4 (&from)[C], float (&v)[C][16 / sizeof(typename T::E)])
 {
 #pragma unroll
-    for (int k = 0; k < C; k++) {
-        unit_of<typename T::E> in;
-        in.unit = from[k];
-#pragma unroll
-        for (int e = 0; e < 16 / (int)sizeof(typename T::E); e++)
-            v[k][e] = T::load(in.element[e]);
-    }
+    for (int k = 0; k < C; k++)
+        unpack<T>(from[k], v[k]);
 }
 
 template <int C, int N> __device__ inline float largest_of(const float (&v)[C][N])
@@ -61,19 +84,24 @@ template <int C> __device__ inline void fetch_row(uint4 *fetched, const void *ro
 {
 #pragma unroll
     for (int k = 0; k < C; k++) {
-        int64_t u = threadIdx.x + (int64_t)k * blockDim.x;
+        uint32_t u = threadIdx.x + k * blockDim.x;
         if (u < units) fetch_unit(fetched + u, (const uint4 *)row + u);
     }
+}
+
+template <int C> __device__ inline void fetched_units(const uint4 *fetched, uint4 (&in)[C])
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < C; k++)
+        in[k] = fetched[threadIdx.x + k * blockDim.x];
 }
 
 template <typename T, int C>
 __device__ inline void fetched_row(const uint4 *fetched, float (&v)[C][16 / sizeof(typename T::E)])
 {
     uint4 in[C];
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#pragma unroll
-    for (int k = 0; k < C; k++)
-        in[k] = fetched[threadIdx.x + k * blockDim.x];
+    fetched_units(fetched, in);
     values_of<T, C>(in, v);
 }
 

@@ -4,6 +4,7 @@
  *   softmax_warp_C_*    a warp a row that stays in registers, C units of 16 bytes a lane, while
  *                       the next one is on its way
  *   softmax_block_C_*   a block a row likewise
+ *   softmax_*_backward_C_*   both for the gradient, of the result and of what comes back
  *   softmax_*           a block a row of any length and alignment: the largest with the sum of
  *                       exponentials that follows it, then the result
  *
@@ -127,6 +128,141 @@ KEPT_BY_BLOCKS(f32, as_f32, 8)
 KEPT_BY_BLOCKS(bf16, as_bf16, 4)
 KEPT_BY_BLOCKS(bf16, as_bf16, 8)
 
+/* ---- gradients of rows in registers: dx = y (dy - sum(dy y)), or dy - e^y sum(dy) ------------ */
+
+/* A thread's part of the sum; what lies behind the end of a row is zeros. */
+template <typename T, bool LOG, int C>
+__device__ inline float product_of(const uint4 (&y)[C], const uint4 (&dy)[C])
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        float v[N], g[N];
+        unpack<T>(y[k], v);
+        unpack<T>(dy[k], g);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            sum += LOG ? g[e] : g[e] * v[e];
+    }
+    return sum;
+}
+
+template <typename T, bool LOG, int C>
+__device__ inline void write_gradient(uint4 *dx, const uint4 (&y)[C], const uint4 (&dy)[C],
+                                      uint32_t first, uint32_t step, uint32_t units, float sum)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        if (first + k * step >= units) break;
+        float v[N], g[N];
+        unpack_again<T>(y[k], v);
+        unpack_again<T>(dy[k], g);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            v[e] = LOG ? g[e] - power_of<T>(v[e]) * sum : v[e] * (g[e] - sum);
+        dx[first + k * step] = unit_from<T>(v);
+    }
+}
+
+/* The lane's units of a row; those behind its end stay as they are. */
+template <int C> __device__ inline void load_units(uint4 (&to)[C], const void *row, int64_t units)
+{
+#pragma unroll
+    for (int k = 0; k < C; k++) {
+        int64_t u = threadIdx.x % 32 + k * 32;
+        if (u < units) to[k] = ((const uint4 *)row)[u];
+    }
+}
+
+template <typename T, int C, bool LOG>
+__device__ void softmax_warp_backward(const tsi_cuda_softmax_args &a)
+{
+    typedef typename T::E E;
+    int64_t units = a.length * sizeof(E) / 16, step = (int64_t)gridDim.x * WARPS;
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    uint4 next_y[C], next_dy[C];
+#pragma unroll
+    for (int k = 0; k < C; k++)
+        next_y[k] = next_dy[k] = make_uint4(0, 0, 0, 0);
+    if (row < a.rows) {
+        load_units(next_y, (const E *)a.x + row * a.x_stride, units);
+        load_units(next_dy, (const E *)a.dy + row * a.dy_stride, units);
+    }
+    for (; row < a.rows; row += step) {
+        uint4 y[C], dy[C];
+#pragma unroll
+        for (int k = 0; k < C; k++)
+            y[k] = next_y[k], dy[k] = next_dy[k];
+        if (row + step < a.rows) {
+            load_units(next_y, (const E *)a.x + (row + step) * a.x_stride, units);
+            load_units(next_dy, (const E *)a.dy + (row + step) * a.dy_stride, units);
+        }
+        float sum = warp_sum(product_of<T, LOG>(y, dy));
+        write_gradient<T, LOG>((uint4 *)((E *)a.y + row * a.y_stride), y, dy, threadIdx.x % 32, 32,
+                               units, sum);
+    }
+}
+
+/* The next row is on its way before this one is computed. */
+template <typename T, int C, bool LOG>
+__device__ void softmax_block_backward(const tsi_cuda_softmax_args &a)
+{
+    typedef typename T::E E;
+    extern __shared__ uint4 fetched[];
+    __shared__ float shared[32];
+    uint32_t units = (uint32_t)(a.length * sizeof(E) / 16);
+    uint4 *fetched_dy = fetched + C * blockDim.x;
+    fetch_prepare<C>(fetched, units, make_uint4(0, 0, 0, 0));
+    fetch_prepare<C>(fetched_dy, units, make_uint4(0, 0, 0, 0));
+    fetch_row<C>(fetched, (const E *)a.x + (int64_t)blockIdx.x * a.x_stride, units);
+    fetch_row<C>(fetched_dy, (const E *)a.dy + (int64_t)blockIdx.x * a.dy_stride, units);
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        int64_t next = row + gridDim.x;
+        uint4 y[C], dy[C];
+        fetched_units(fetched, y);
+        fetched_units(fetched_dy, dy);
+        __syncthreads();
+        if (next < a.rows) {
+            fetch_row<C>(fetched, (const E *)a.x + next * a.x_stride, units);
+            fetch_row<C>(fetched_dy, (const E *)a.dy + next * a.dy_stride, units);
+        }
+        float sum = block_sum(product_of<T, LOG>(y, dy), shared);
+        write_gradient<T, LOG>((uint4 *)((E *)a.y + row * a.y_stride), y, dy, threadIdx.x,
+                               blockDim.x, units, sum);
+    }
+}
+
+#define GRADIENT(name, type, C, WIDTH)                                                             \
+    TSI_KERNEL_BOUNDED(softmax_warp_backward_##C##_##name, tsi_cuda_softmax_args, WARPS * 32,      \
+                       WIDTH)                                                                      \
+    {                                                                                              \
+        if (a.log)                                                                                 \
+            softmax_warp_backward<type, C, true>(a);                                               \
+        else                                                                                       \
+            softmax_warp_backward<type, C, false>(a);                                              \
+    }
+#define GRADIENT_BY_BLOCKS(name, type, C)                                                          \
+    TSI_KERNEL_BOUNDED(softmax_block_backward_##C##_##name, tsi_cuda_softmax_args,                 \
+                       TSI_CUDA_KEPT_THREADS, 1)                                                   \
+    {                                                                                              \
+        if (a.log)                                                                                 \
+            softmax_block_backward<type, C, true>(a);                                              \
+        else                                                                                       \
+            softmax_block_backward<type, C, false>(a);                                             \
+    }
+GRADIENT(f32, as_f32, 1, 4)
+GRADIENT(f32, as_f32, 2, 4)
+GRADIENT(f32, as_f32, 4, 3)
+GRADIENT(bf16, as_bf16, 1, 4)
+GRADIENT(bf16, as_bf16, 2, 4)
+GRADIENT(bf16, as_bf16, 4, 3)
+GRADIENT_BY_BLOCKS(f32, as_f32, 4)
+GRADIENT_BY_BLOCKS(f32, as_f32, 8)
+GRADIENT_BY_BLOCKS(bf16, as_bf16, 4)
+GRADIENT_BY_BLOCKS(bf16, as_bf16, 8)
+
 /* ---- any rows -------------------------------------------------------------------------------- */
 
 template <typename T> __device__ void softmax_rows(const tsi_cuda_softmax_args &a)
@@ -170,7 +306,6 @@ template <typename T> __device__ void softmax_rows(const tsi_cuda_softmax_args &
     }
 }
 
-/* dx = y (dy - sum(dy y)), or dy - e^y sum(dy). */
 template <typename T> __device__ void softmax_rows_backward(const tsi_cuda_softmax_args &a)
 {
     constexpr int N = 16 / sizeof(typename T::E);
