@@ -431,6 +431,33 @@ ts_status tsi_cuda_sum_to(const tsi_kernel_io *io)
 
 /* ---- places of extremes ---------------------------------------------------------------------- */
 
+/* Units of 16 bytes in a row of f32 or bf16; 0: rows do not lie on them, or are of another dtype.
+ */
+static int64_t extreme_units(const tsi_cuda_extreme_args *a)
+{
+    if (a->from_dtype != TS_DTYPE_F32 && a->from_dtype != TS_DTYPE_BF16) return 0;
+    int64_t n = 16 / (int64_t)ts_dtype_size((ts_dtype)a->from_dtype);
+    int32_t outer = a->outer.count == 1 ? 0 : a->outer.ndim; /* one result: no stride matters */
+    bool row = a->inner.ndim == 1 && a->within.stride[0] == 1 && a->inner.count % n == 0;
+    return row && is_on_units(&a->from, outer, n) ? a->inner.count / n : 0;
+}
+
+/* Few rows go by blocks as soon as a warp would read one in several goes. */
+static ts_status launch_extreme(tsi_stream *stream, tsi_cuda_extreme_args *a)
+{
+    static const tsi_cuda_kernel rows[2][2] = {
+        { TSI_CUDA_extreme_rows_32_f32, TSI_CUDA_extreme_rows_256_f32 },
+        { TSI_CUDA_extreme_rows_32_bf16, TSI_CUDA_extreme_rows_256_bf16 },
+    };
+    int64_t units = extreme_units(a);
+    bool block = units > (a->outer.count < GROUPS ? SHORT_ROW : 8 * SHORT_ROW);
+    if (units > 0)
+        return tsi_cuda_launch_items(stream, rows[a->from_dtype == TS_DTYPE_BF16][block],
+                                     a->outer.count * (block ? TSI_CUDA_BLOCK : 32), a);
+    return tsi_cuda_launch_items(stream, a->whole ? TSI_CUDA_extreme_i64 : TSI_CUDA_extreme_f64,
+                                 a->outer.count * 32, a);
+}
+
 static ts_status extreme(const tsi_kernel_io *io, bool least)
 {
     const tsi_reduce_attributes *a = io->attributes;
@@ -457,9 +484,7 @@ static ts_status extreme(const tsi_kernel_io *io, bool least)
     tsi_cuda_space_make(&args.outer, s.outer, s.extent[0]);
     tsi_cuda_space_make(&args.inner, s.inner, s.extent[1]);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    return tsi_cuda_launch_items(io->queue,
-                                 args.whole ? TSI_CUDA_extreme_i64 : TSI_CUDA_extreme_f64,
-                                 args.outer.count * 32, &args);
+    return launch_extreme(io->queue, &args);
 }
 
 ts_status tsi_cuda_largest(const tsi_kernel_io *io)

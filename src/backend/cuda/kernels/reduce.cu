@@ -7,6 +7,8 @@
  *   reduce_finish_*    partial results of the pieces of both, as a tree
  *   reduce_columns_*   columns likewise: 32 units by 32 rows a block; the last block of a tile
  *                      folds its pieces
+ *   extreme_*          the place of an extreme, a warp a result, any strides and dtypes
+ *   extreme_rows_*     of contiguous rows of f32 and bf16 by 16 bytes
  *
  * INV: pieces follow from extents alone, and trees are fixed: the same bits on every GPU. */
 #include "backend/cuda/kernels/index.cuh"
@@ -40,14 +42,26 @@ template <> __device__ inline int64_t start_of<int64_t>(const tsi_cuda_reduce_ar
     return a.start;
 }
 
+/* As `larger` has it: what is no number is smaller than all, too. */
+template <typename R> __device__ inline R smaller(R x, R y)
+{
+    return x != x || x < y ? x : y;
+}
+template <> __device__ inline float smaller<float>(float x, float y)
+{
+    float least;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(x), "f"(y));
+    return least;
+}
+
 /* Two partial results as one. */
 template <typename R> __device__ inline R join(int op, double power, R x, R y)
 {
     switch (op) {
     case TSI_CUDA_MAX:
-        return x != x || x > y ? x : y;
+        return larger(x, y);
     case TSI_CUDA_MIN:
-        return x != x || x < y ? x : y;
+        return smaller(x, y);
     case TSI_CUDA_PROD:
         return x * y;
     case TSI_CUDA_ANY:
@@ -504,3 +518,110 @@ TSI_KERNEL(extreme_i64, tsi_cuda_extreme_args)
 {
     extreme<int64_t>(a);
 }
+
+/* ---- of contiguous rows of f32 and bf16, by units of 16 bytes: the extreme and its unit ------ */
+
+struct found {
+    float value;
+    int64_t unit; /* -1: none */
+};
+
+__device__ inline found first_of_two(found x, found y, bool least)
+{
+    return beats(x.value, x.unit, y.value, y.unit, least) ? x : y;
+}
+
+/* Of the units lane, lane + G, ... of a row: the first one that no other goes before. */
+template <typename T, int G, bool LEAST>
+__device__ inline found scan_row(const uint4 *row, int64_t units, int lane)
+{
+    constexpr int N = 16 / sizeof(typename T::E), U = 4;
+    found best = { LEAST ? INFINITY : -INFINITY, lane < units ? lane : -1 };
+    for (int64_t i = lane; i < units; i += U * G) {
+        unit_of<typename T::E> in[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (i + u * G < units) in[u].unit = row[i + u * G];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            if (i + u * G >= units) break;
+            float most = T::load(in[u].element[0]);
+#pragma unroll
+            for (int e = 1; e < N; e++) {
+                float v = T::load(in[u].element[e]);
+                most = LEAST ? smaller(most, v) : larger(most, v);
+            }
+            bool before = LEAST ? most < best.value : most > best.value;
+            if (before || (most != most && best.value == best.value)) best = { most, i + u * G };
+        }
+    }
+    return best;
+}
+
+/* Of G threads, a warp or the block; the first of them gets the result. */
+template <int G> __device__ inline found group_first(found best, bool least)
+{
+    __shared__ found shared[TSI_CUDA_BLOCK / 32];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        found other = { __shfl_xor_sync(0xffffffffu, best.value, step),
+                        __shfl_xor_sync(0xffffffffu, best.unit, step) };
+        best = first_of_two(other, best, least);
+    }
+    if (G == 32) return best;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = best;
+    __syncthreads();
+    for (int w = 1; threadIdx.x == 0 && w < G / 32; w++)
+        best = first_of_two(shared[w], best, least);
+    return best;
+}
+
+/* The place within the unit, and the element with its own bits. */
+template <typename T>
+__device__ inline void name_place(const tsi_cuda_extreme_args &a, const int64_t (&base)[3],
+                                  const uint4 *row, found best)
+{
+    constexpr int N = 16 / sizeof(typename T::E);
+    unit_of<typename T::E> in;
+    in.unit = row[best.unit];
+    int place = 0;
+    float value = 0;
+#pragma unroll
+    for (int e = N - 1; e >= 0; e--) {
+        float v = T::load(in.element[e]);
+        if (v == best.value || (v != v && best.value != best.value)) place = e, value = v;
+    }
+    ((int64_t *)a.at.data)[base[2]] = best.unit * N + place;
+    if (a.to.data) store_f64(a.to_dtype, a.to.data, base[1], f64_of_f32(value), 0);
+}
+
+template <typename T, int G, bool LEAST>
+__device__ void extreme_rows(const tsi_cuda_extreme_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E), ROWS = TSI_CUDA_BLOCK / G;
+    const tsi_cuda_operand *const outer[3] = { &a.from, &a.to, &a.at };
+    int lane = threadIdx.x % G;
+    for (int64_t result = (int64_t)blockIdx.x * ROWS + threadIdx.x / G; result < a.outer.count;
+         result += (int64_t)gridDim.x * ROWS) {
+        int64_t base[3];
+        place(a.outer, result, outer, base);
+        const uint4 *row = (const uint4 *)((const typename T::E *)a.from.data + base[0]);
+        found best = scan_row<T, G, LEAST>(row, a.inner.count / N, lane);
+        best = group_first<G>(best, LEAST);
+        if (lane == 0) name_place<T>(a, base, row, best);
+    }
+}
+
+#define EXTREME_ROWS(name, type, G)                                                                \
+    TSI_KERNEL_BOUNDED(extreme_rows_##G##_##name, tsi_cuda_extreme_args, TSI_CUDA_BLOCK, 4)        \
+    {                                                                                              \
+        if (a.least)                                                                               \
+            extreme_rows<type, G, true>(a);                                                        \
+        else                                                                                       \
+            extreme_rows<type, G, false>(a);                                                       \
+    }
+EXTREME_ROWS(f32, as_f32, 32)
+EXTREME_ROWS(f32, as_f32, 256)
+EXTREME_ROWS(bf16, as_bf16, 32)
+EXTREME_ROWS(bf16, as_bf16, 256)
