@@ -15,7 +15,7 @@ static const int64_t lengths[] = { 1,    8,     33,    96,    100,   256,   264,
                                    1001, 1024,  1032,  2048,  2056,  4096,  4104, 8192,
                                    8200, 16384, 16392, 32000, 32768, 32776, 40000 };
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
-enum { ELEMENTS = 1 << 18, ROWS_MAX = 4500, PLACES = 16, RESULTS = 20 };
+enum { ELEMENTS = 1 << 18, ROWS_MAX = 4500, PLACES = 16, MORE_NORMS = 20, RESULTS = 22 };
 
 static const char *const names[RESULTS] = { "softmax",
                                             "log_softmax",
@@ -36,7 +36,9 @@ static const char *const names[RESULTS] = { "softmax",
                                             "argmax of rows",
                                             "argmin of rows",
                                             "max of rows",
-                                            "place of min of rows" };
+                                            "place of min of rows",
+                                            "layer_norm_backward, dw",
+                                            "layer_norm_backward, db" };
 
 typedef struct asked {
     ts_dtype dtype, weights;
@@ -74,6 +76,8 @@ static void norms(ts_rank *me, asked *a, ts_mesh *m, ts_tensor *x, ts_tensor *w,
     keep(a, 5, out[1]);
     if (ts_op_call_json(ts_op_find(me, "layer_norm_backward"), in, 5, NULL, out) != TS_OK) return;
     keep(a, 6, out[0]);
+    keep(a, MORE_NORMS, out[1]);
+    keep(a, MORE_NORMS + 1, out[2]);
 }
 
 /* Gradients of any numbers, as if they were results: both sides get the same. */
@@ -185,7 +189,8 @@ static void check(test *t, const asked *got, const asked *want, int which)
     }
     TEST_SAY(t, strange == 0, "%s of %s, %lld columns: %lld places are no numbers on one side",
              names[which], ts_dtype_name(want->dtype), (long long)want->length, (long long)strange);
-    double allowed = which < PLACES ? gpu_allowed(want->dtype) : 0; /* of a place none is near */
+    bool place = which >= PLACES && which < MORE_NORMS; /* none is near to it */
+    double allowed = place ? 0 : gpu_allowed(want->dtype);
     TEST_SAY(t, worst <= allowed * most, "%s of %s, %lld columns: off by %g of %g", names[which],
              ts_dtype_name(want->dtype), (long long)want->length, worst, most);
 }

@@ -9,8 +9,9 @@
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-/* Blocks by numbers alone: the order of sums does not follow the GPU. */
-enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, THREADS_MAX = 512 };
+/* Blocks by numbers alone: the order of sums does not follow the GPU. LAYER_BLOCKS: as many as an
+ * H200 runs at once, which fetch ahead. */
+enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, LAYER_BLOCKS = 264, THREADS_MAX = 512 };
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -138,8 +139,10 @@ static bool cut_rows(const tsi_stream *stream, tsi_cuda_norm_args *a)
     int32_t units = units_of(a);
     int64_t kept = a->length * (a->layer ? 2 : 1), size = a->dtype == TS_DTYPE_F64 ? 8 : 4;
     bool by_warps = units > 0 && units <= 8;
-    a->blocks =
-        (int32_t)tsi_min_i64(by_warps ? (a->rows + WARPS - 1) / WARPS : a->rows, BACK_BLOCKS);
+    int32_t each = by_warps ? WARPS : 1; /* rows of a block at a time */
+    if (by_warps && a->layer && units > 2) each = WARPS * 2 / units;
+    a->blocks = (int32_t)tsi_min_i64((a->rows + each - 1) / each,
+                                     by_warps && a->layer ? LAYER_BLOCKS : BACK_BLOCKS);
     return by_warps || kept * size <= stream->cuda->shared;
 }
 

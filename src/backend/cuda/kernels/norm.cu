@@ -7,7 +7,7 @@
  * Of rms_norm mean, mean(g) and db are nothing; weight and bias are there if given.
  *
  *   norm_warp_C_*   a warp a row, which stays in registers: C units of 16 bytes a lane; gradients
- *                   of the longest by two warps, which have half of them each
+ *                   of the longest by two warps or four, which have a part of them each
  *   norm_block_C_*  a block a row likewise
  *   norm_*          a block a row, of any length and alignment
  *
@@ -151,40 +151,78 @@ __device__ inline void store_sums(float (&sum)[C][N], float *to, int64_t length,
     }
 }
 
-/* G threads a row, C units each: a warp, or two, whose block meets once for each row. */
+/* What a thread has of a row for its gradient; zeros if there is no such row. */
+template <typename E, int C> struct held {
+    unit_of<E> x[C], dy[C];
+    float scale, mean;
+};
+
+template <typename T, int C, int G, bool LAYER>
+__device__ inline void hold_row(held<typename T::E, C> &to, const tsi_cuda_norm_args &a,
+                                int64_t row)
+{
+    typedef typename T::E E;
+    bool is = row < a.rows;
+    int64_t units = is ? a.length / (WIDE / (int)sizeof(E)) : 0;
+    load_row<T, C, G>(to.x, (const E *)a.x + row * a.x_stride, units);
+    load_row<T, C, G>(to.dy, (const E *)a.dy + row * a.dy_stride, units);
+    to.scale = is ? ((const float *)a.scale)[row] : 0.0f;
+    to.mean = LAYER && is ? ((const float *)a.mean)[row] : 0.0f;
+}
+
+/* Two sums over the warps of a row, in order. */
+template <int G> __device__ inline void meet(float &product, float &sum, float2 (&parts)[WARPS])
+{
+    int warp = threadIdx.x / 32, first = warp / (G / 32) * (G / 32);
+    if (threadIdx.x % 32 == 0) parts[warp] = make_float2(product, sum);
+    __syncthreads();
+    product = parts[first].x;
+    sum = parts[first].y;
+#pragma unroll
+    for (int w = 1; w < G / 32; w++) {
+        product += parts[first + w].x;
+        sum += parts[first + w].y;
+    }
+}
+
+/* G threads a row, C units each: a warp, or more, whose block meets once for each row. Of
+ * layer_norm the sums of two parameters take the registers that further warps would have: the next
+ * row is on its way instead. */
 template <typename T, int C, int G, bool LAYER>
 __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
 {
     constexpr int N = WIDE / sizeof(typename T::E), ROWS = WARPS * 32 / G;
+    constexpr bool AHEAD = LAYER;
     typedef typename T::E E;
     __shared__ float shared[WARPS * 32 * N];
-    __shared__ float2 halves[2][WARPS]; /* of this row and of the one before it */
-    int64_t units = a.length / N, lane = threadIdx.x % G;
+    __shared__ float2 parts[2][WARPS]; /* of this row and of the one before it */
+    int64_t units = a.length / N, lane = threadIdx.x % G, step = (int64_t)gridDim.x * ROWS;
     int turn = 0;
     float dw[C][N], db[LAYER ? C : 1][N], weight[C][N];
+    held<E, C> next;
 #pragma unroll
     for (int k = 0; k < C; k++)
 #pragma unroll
         for (int e = 0; e < N; e++)
             dw[k][e] = db[LAYER ? k : 0][e] = 0;
     load_kept<T, C, G>(weight, a.weight, a.weight_dtype, units, 1.0f);
-    for (int64_t first = (int64_t)blockIdx.x * ROWS; first < a.rows;
-         first += (int64_t)gridDim.x * ROWS) {
+    int64_t first = (int64_t)blockIdx.x * ROWS;
+    if constexpr (AHEAD) hold_row<T, C, G, LAYER>(next, a, first + threadIdx.x / G);
+    for (; first < a.rows; first += step) {
         int64_t row = first + threadIdx.x / G;
         if (G == 32 && row >= a.rows) break;
         int64_t own = row < a.rows ? units : 0; /* of this row */
-        unit_of<E> x[C], dy[C];
-        load_row<T, C, G>(x, (const E *)a.x + row * a.x_stride, own);
-        load_row<T, C, G>(dy, (const E *)a.dy + row * a.dy_stride, own);
-        float scale = own > 0 ? ((const float *)a.scale)[row] : 0.0f, sum = 0, product = 0;
-        float mean = LAYER && own > 0 ? ((const float *)a.mean)[row] : 0.0f;
+        if constexpr (!AHEAD) hold_row<T, C, G, LAYER>(next, a, row);
+        held<E, C> now = next;
+        if constexpr (AHEAD) hold_row<T, C, G, LAYER>(next, a, row + step);
+        float scale = now.scale, mean = now.mean, sum = 0, product = 0;
 #pragma unroll
         for (int k = 0; k < C; k++) {
             if (lane + k * G >= own) break;
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float d = T::load(dy[k].element[e]), g = d * weight[k][e];
-                float v = (T::load(x[k].element[e]) - mean) * scale;
+                float d = T::load(now.dy[k].element[e]), g = d * weight[k][e];
+                float v = (T::load(now.x[k].element[e]) - mean) * scale;
                 if (LAYER) sum += g;
                 product += g * v;
                 dw[k][e] += d * v;
@@ -193,15 +231,8 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
         }
         product = warp_sum(product);
         sum = LAYER ? warp_sum(sum) : 0.0f;
-        if constexpr (G > 32) {
-            int warp = threadIdx.x / 32;
-            if (threadIdx.x % 32 == 0) halves[turn][warp] = make_float2(product, sum);
-            __syncthreads();
-            float2 one = halves[turn][warp & ~1], other = halves[turn][warp | 1];
-            product = one.x + other.x;
-            sum = one.y + other.y;
-            turn = 1 - turn;
-        }
+        if constexpr (G > 32) meet<G>(product, sum, parts[turn]);
+        turn = 1 - turn;
         product /= (float)a.length;
         sum /= (float)a.length;
 #pragma unroll
@@ -211,8 +242,8 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
             float out[N];
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float v = (T::load(x[k].element[e]) - mean) * scale;
-                float g = T::load(dy[k].element[e]) * weight[k][e];
+                float v = (T::load(now.x[k].element[e]) - mean) * scale;
+                float g = T::load(now.dy[k].element[e]) * weight[k][e];
                 out[e] = scale * (g - sum - v * product);
             }
             *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = unit_from<T>(out);
@@ -236,8 +267,10 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
     TSI_KERNEL_BOUNDED(norm_warp_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32)            \
     {                                                                                              \
         norm_warp_backward<type, EACH, THREADS, false>(a);                                         \
-    }                                                                                              \
-    TSI_KERNEL_BOUNDED(norm_warp_layer_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32)      \
+    }
+/* Two blocks are at once on a multiprocessor: norm.c counts on it. */
+#define LAYER_BACKWARD(name, type, C, EACH, THREADS)                                               \
+    TSI_KERNEL_BOUNDED(norm_warp_layer_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32, 2)   \
     {                                                                                              \
         norm_warp_backward<type, EACH, THREADS, true>(a);                                          \
     }
@@ -259,6 +292,14 @@ WARP_BACKWARD(bf16, as_bf16, 1, 1, 32)
 WARP_BACKWARD(bf16, as_bf16, 2, 2, 32)
 WARP_BACKWARD(bf16, as_bf16, 4, 4, 32)
 WARP_BACKWARD(bf16, as_bf16, 8, 4, 64)
+LAYER_BACKWARD(f32, as_f32, 1, 1, 32)
+LAYER_BACKWARD(f32, as_f32, 2, 2, 32)
+LAYER_BACKWARD(f32, as_f32, 4, 2, 64)
+LAYER_BACKWARD(f32, as_f32, 8, 2, 128)
+LAYER_BACKWARD(bf16, as_bf16, 1, 1, 32)
+LAYER_BACKWARD(bf16, as_bf16, 2, 2, 32)
+LAYER_BACKWARD(bf16, as_bf16, 4, 2, 64)
+LAYER_BACKWARD(bf16, as_bf16, 8, 2, 128)
 
 /* ---- a block a row that stays in registers, while the next one is on its way ----------------- */
 
@@ -461,9 +502,17 @@ template <typename R> __device__ void norm_sums(const tsi_cuda_norm_args &a)
     __shared__ R shared[8][33];
     int lane = threadIdx.x / 32, column = threadIdx.x % 32;
     int64_t kept = a.length * (a.layer ? 2 : 1), c = (int64_t)blockIdx.x * 32 + column;
+    constexpr int U = 8; /* on their way at a time */
     R sum = 0;
-    for (int b = lane; c < kept && b < a.blocks; b += 8)
-        sum += ((const R *)a.partial)[b * kept + c];
+    for (int b = lane; c < kept && b < a.blocks; b += 8 * U) {
+        R part[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            part[u] = b + 8 * u < a.blocks ? ((const R *)a.partial)[(b + 8 * u) * kept + c] : R(0);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            sum += part[u];
+    }
     shared[lane][column] = sum;
     __syncthreads();
     if (lane != 0 || c >= kept) return;
