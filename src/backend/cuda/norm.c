@@ -129,7 +129,9 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
     if (units == 0)
         return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block),
                                tsi_min_i64(a->rows, INT32_MAX), threads_for(a), 0, a);
+    static const int64_t at_once[] = { 4, 3, 3, 2 }; /* of layer_norm, whose warps fetch ahead */
     int64_t blocks = tsi_min_i64((a->rows + WARPS - 1) / WARPS, FORWARD_BLOCKS);
+    if (a->layer && units <= 8) blocks = tsi_cuda_walkers(stream, blocks, at_once[place_of(units)]);
     return tsi_cuda_launch(stream, forward_warp(a, units), blocks, WARPS * 32, 0, a);
 }
 

@@ -77,16 +77,28 @@ __device__ inline void load_kept(float (&to)[C][WIDE / sizeof(typename T::E)], c
 template <typename T, int C, bool LAYER> __device__ void norm_warp(const tsi_cuda_norm_args &a)
 {
     constexpr int N = WIDE / sizeof(typename T::E);
-    constexpr bool KEPT = C <= 4; /* weights in registers */
+    constexpr bool KEPT = C <= (LAYER ? 2 : 4); /* weights in registers */
+    constexpr bool AHEAD = LAYER && C <= 8;     /* the next row is on its way */
     typedef typename T::E E;
     int64_t units = a.length / N, lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int64_t step = (int64_t)gridDim.x * WARPS;
+    unit_of<E> x[C], next[AHEAD ? C : 1];
     float weight[KEPT ? C : 1][N], bias[KEPT && LAYER ? C : 1][N];
     if constexpr (KEPT) load_kept<T, C>(weight, a.weight, a.weight_dtype, units, 1.0f);
     if constexpr (KEPT && LAYER) load_kept<T, C>(bias, a.bias, a.weight_dtype, units, 0.0f);
-    for (; row < a.rows; row += (int64_t)gridDim.x * WARPS) {
-        unit_of<E> x[C];
-        load_row<T, C>(x, (const E *)a.x + row * a.x_stride, units);
+    if constexpr (AHEAD)
+        load_row<T, C>(next, (const E *)a.x + row * a.x_stride, row < a.rows ? units : 0);
+    for (; row < a.rows; row += step) {
+        if constexpr (AHEAD) {
+#pragma unroll
+            for (int k = 0; k < C; k++)
+                x[k] = next[k];
+            load_row<T, C>(next, (const E *)a.x + (row + step) * a.x_stride,
+                           row + step < a.rows ? units : 0);
+        } else {
+            load_row<T, C>(x, (const E *)a.x + row * a.x_stride, units);
+        }
         float mean = 0, squares = 0;
         if constexpr (LAYER) {
 #pragma unroll
@@ -254,12 +266,13 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
     if constexpr (LAYER) store_sums<G, N, C>(db, to + a.length, a.length, shared);
 }
 
-#define WARP(name, type, C)                                                                        \
+/* WIDTH blocks of layer_norm are at once on a multiprocessor: norm.c launches as many. */
+#define WARP(name, type, C, WIDTH)                                                                 \
     TSI_KERNEL_BOUNDED(norm_warp_##C##_##name, tsi_cuda_norm_args, WARPS * 32)                     \
     {                                                                                              \
         norm_warp<type, C, false>(a);                                                              \
     }                                                                                              \
-    TSI_KERNEL_BOUNDED(norm_warp_layer_##C##_##name, tsi_cuda_norm_args, WARPS * 32)               \
+    TSI_KERNEL_BOUNDED(norm_warp_layer_##C##_##name, tsi_cuda_norm_args, WARPS * 32, WIDTH)        \
     {                                                                                              \
         norm_warp<type, C, true>(a);                                                               \
     }
@@ -274,16 +287,16 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
     {                                                                                              \
         norm_warp_backward<type, EACH, THREADS, true>(a);                                          \
     }
-WARP(f32, as_f32, 1)
-WARP(f32, as_f32, 2)
-WARP(f32, as_f32, 4)
-WARP(f32, as_f32, 8)
-WARP(f32, as_f32, 16)
-WARP(bf16, as_bf16, 1)
-WARP(bf16, as_bf16, 2)
-WARP(bf16, as_bf16, 4)
-WARP(bf16, as_bf16, 8)
-WARP(bf16, as_bf16, 16)
+WARP(f32, as_f32, 1, 4)
+WARP(f32, as_f32, 2, 3)
+WARP(f32, as_f32, 4, 3)
+WARP(f32, as_f32, 8, 2)
+WARP(f32, as_f32, 16, 2)
+WARP(bf16, as_bf16, 1, 4)
+WARP(bf16, as_bf16, 2, 3)
+WARP(bf16, as_bf16, 4, 3)
+WARP(bf16, as_bf16, 8, 2)
+WARP(bf16, as_bf16, 16, 1)
 WARP_BACKWARD(f32, as_f32, 1, 1, 32)
 WARP_BACKWARD(f32, as_f32, 2, 2, 32)
 WARP_BACKWARD(f32, as_f32, 4, 4, 32)
