@@ -2,13 +2,13 @@
 /* kernel.c - running kernels: at once, later in a stream, or on the host for a device that has
  * none.
  *
- *   the device's kernel        host memory     called now
- *                              device.defer    a copy of the call goes into the stream
- *                              other devices   called now: it launches and returns
- *   no kernel                  host memory     the reference
- *                              moves only      the reference: it copies by the device
- * (TSI_OP_MOVES) else            a fallback: blocks to the host, the host's kernel or the
- * reference, results back
+ *   the device's kernel    host memory     called now
+ *                          device.defer    a copy of the call goes into the stream
+ *                          other devices   called now: it launches and returns
+ *   none, or it declines   host memory     the reference
+ *                          TSI_OP_MOVES    the reference: it copies by the device
+ *                          else            a fallback: blocks to the host, the host's kernel or
+ *                                          the reference, results back
  *
  * While a device captures a step, what it cannot capture (fallbacks, and draws, whose stream is
  * another each time) is kept as a call of its own between two graphs.
