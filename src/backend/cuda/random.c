@@ -27,7 +27,7 @@ static ts_status launch(tsi_stream *stream, tsi_cuda_random_args *a)
     const tsi_random_recipe *r = &a->recipe;
     bool truth = r->kind == TSI_RANDOM_BERNOULLI && r->dtype == TS_DTYPE_BOOL;
     bool unit = r->kind == TSI_RANDOM_UNIFORM && r->unit;
-    int64_t items = a->runs * a->length, quads = a->runs * ((a->length + 6) / 4);
+    int64_t items = a->runs * a->length, quads = a->runs * tsi_cuda_quads(a->length);
     if (truth && r->words == 1)
         return tsi_cuda_launch_items(stream, TSI_CUDA_random_truth, quads, a);
     if (unit && r->dtype == TS_DTYPE_F32)
@@ -71,14 +71,6 @@ ts_status tsi_cuda_random(const tsi_device *device, const tsi_random_recipe *rec
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-static bool is_dense(const tsi_block *x)
-{
-    int64_t step = 1;
-    for (int32_t d = x->ndim - 1; d >= 0; step *= x->extent[d--])
-        if (x->extent[d] != 1 && x->stride[d] != step) return false;
-    return true;
-}
-
 /* The runs of a block of which one dim at most is cut, to one interval; false: it is another one.
  */
 static bool runs_of(const tsi_operand *place, tsi_cuda_random_args *a)
@@ -119,11 +111,12 @@ ts_status tsi_cuda_dropout(const tsi_kernel_io *io)
                                           .seed = io->seed,
                                           .stream = io->stream };
     if (!io->queue || (!narrow && x->dtype != TS_DTYPE_F32) || y->dtype != x->dtype ||
-        !is_dense(x) || !is_dense(y) || !is_dense(mask) || !runs_of(&io->out[1], &a.draws))
+        !tsi_block_is_dense(x) || !tsi_block_is_dense(y) || !tsi_block_is_dense(mask) ||
+        !runs_of(&io->out[1], &a.draws))
         return (ts_status)TSI_KERNEL_DECLINED; /* its reference goes by other operators there */
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return tsi_cuda_launch_items(io->queue, narrow ? TSI_CUDA_dropout_bf16 : TSI_CUDA_dropout_f32,
-                                 a.draws.runs * ((a.draws.length + 6) / 4), &a);
+                                 a.draws.runs * tsi_cuda_quads(a.draws.length), &a);
 }
 
 /* ---- bernoulli ------------------------------------------------------------------------------- */

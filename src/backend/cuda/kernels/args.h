@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "base/portable.h"
 #include "device/recipe.h"
 
 enum { TSI_CUDA_DIMS = 8, TSI_CUDA_SOURCES = 32, TSI_CUDA_BLOCK = 256 };
@@ -568,6 +569,13 @@ typedef struct tsi_cuda_random_args {
     void *to;
     int64_t runs, length, local, local_step, global, global_step;
 } tsi_cuda_random_args;
+
+/* Blocks of four words in which a run of so many elements of one word may lie, wherever it begins.
+ */
+TSI_SHARED int64_t tsi_cuda_quads(int64_t length)
+{
+    return (length + 6) / 4;
+}
 
 /* random.cu: x by `scale` where it is kept, else 0; draws.to is the mask. Dense, alike. */
 typedef struct tsi_cuda_dropout_args {

@@ -131,11 +131,6 @@ struct quad {
     tsi_philox_block drawn;
 };
 
-__device__ inline int64_t quads_of(const tsi_cuda_random_args &a)
-{
-    return (a.length + 2 * FOUR - 2) / FOUR;
-}
-
 __device__ inline quad quad_at(const tsi_cuda_random_args &a, int64_t quads, int64_t i)
 {
     quad q;
@@ -173,7 +168,7 @@ __device__ inline void store_quad(V *to, const tsi_cuda_random_args &a, const qu
 /* `of` makes an element of its word. */
 template <typename V, typename F> __device__ void fill_quads(const tsi_cuda_random_args &a, F of)
 {
-    int64_t quads = quads_of(a), count = a.runs * quads;
+    int64_t quads = tsi_cuda_quads(a.length), count = a.runs * quads;
     for (int64_t i = first_item(); i < count; i += item_step()) {
         quad q = quad_at(a, quads, i);
         four<V> x;
@@ -232,7 +227,7 @@ __device__ inline uint16_t scaled(uint16_t x, double scale)
 template <typename V> __device__ void drop(const tsi_cuda_dropout_args &a)
 {
     uint64_t chance = (uint64_t)(a.draws.recipe.a * 0x1p32);
-    int64_t quads = quads_of(a.draws), count = a.draws.runs * quads;
+    int64_t quads = tsi_cuda_quads(a.draws.length), count = a.draws.runs * quads;
     for (int64_t i = first_item(); i < count; i += item_step()) {
         quad q = quad_at(a.draws, quads, i);
         four<V> x = load_quad((const V *)a.x, a.draws, q), y;
