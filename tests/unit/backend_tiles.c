@@ -143,8 +143,8 @@ TS_TEST(tiles_of_every_way)
             TEST_SAY(t, is_right(&all[s], o, 30, 300, 21, way), "%s: way %d, 300 columns",
                      all[s].name, way);
             for (int64_t m = 1; m <= 13; m++)
-                TEST_SAY(t, is_right(&all[s], o, m, 301, 260, way), "%s: way %d, %lld rows",
-                         all[s].name, way, (long long)m);
+                TEST_SAY(t, !test_tries(t) || is_right(&all[s], o, m, 301, 260, way),
+                         "%s: way %d, %lld rows", all[s].name, way, (long long)m);
         }
     free(o);
 }
