@@ -188,6 +188,7 @@ int32_t tsi_cuda_coalesce(int32_t ndim, int64_t *extent, tsi_cuda_operand *const
                           int32_t count);
 tsi_cuda_divisor tsi_cuda_divisor_of(int64_t extent);
 void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *extent);
+tsi_cuda_operand tsi_cuda_operand_of(const tsi_block *block); /* its data and strides */
 
 /* ---- copy.c, fold.c, random.c: the kernels of the table */
 ts_status tsi_cuda_copy(const tsi_device *device, const tsi_block *to, const tsi_block *from,

@@ -17,8 +17,7 @@ static void elements_of(const tsi_block *x, tsi_cuda_operand *from, tsi_cuda_spa
 {
     int64_t extent[TS_NDIM_MAX];
     tsi_cuda_operand *const operands[] = { from };
-    from->data = x->data;
-    memcpy(from->stride, x->stride, sizeof from->stride);
+    *from = tsi_cuda_operand_of(x);
     memcpy(extent, x->extent, sizeof extent);
     int32_t ndim = tsi_cuda_coalesce(x->ndim, extent, operands, 1);
     tsi_cuda_space_make(space, ndim, extent);

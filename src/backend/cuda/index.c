@@ -34,11 +34,10 @@ bool tsi_cuda_are_alike(const tsi_operand *a, const tsi_operand *b, int32_t dim)
     return true;
 }
 
-static tsi_cuda_operand operand_of(const tsi_block *block, int32_t without)
+static tsi_cuda_operand operand_without(const tsi_block *block, int32_t dim)
 {
-    tsi_cuda_operand operand = { .data = block->data };
-    memcpy(operand.stride, block->stride, sizeof operand.stride);
-    if (without >= 0 && without < block->ndim) operand.stride[without] = 0;
+    tsi_cuda_operand operand = tsi_cuda_operand_of(block);
+    if (dim >= 0 && dim < block->ndim) operand.stride[dim] = 0;
     return operand;
 }
 
@@ -63,9 +62,9 @@ static ts_status gather(const tsi_kernel_io *io, int32_t dim, bool line)
         !tsi_cuda_places_make(&a.place, far->region, dim))
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(&near->block) == 0) return TS_OK;
-    a.index = line ? line_of(&index->block, dim) : operand_of(&index->block, -1);
-    a.near = operand_of(&near->block, -1);
-    a.far = operand_of(&far->block, dim);
+    a.index = line ? line_of(&index->block, dim) : tsi_cuda_operand_of(&index->block);
+    a.near = tsi_cuda_operand_of(&near->block);
+    a.far = operand_without(&far->block, dim);
     a.far_step = far->block.ndim ? far->block.stride[dim] : 0;
     tsi_cuda_space_make(&a.space, near->block.ndim, near->block.extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
@@ -90,9 +89,9 @@ ts_status tsi_cuda_pick(const tsi_kernel_io *io)
         !tsi_cuda_places_make(&a.place, x->region, last))
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(&out->block) == 0) return TS_OK;
-    a.index = operand_of(&labels->block, -1);
-    a.near = operand_of(&out->block, -1);
-    a.far = operand_of(&x->block, last);
+    a.index = tsi_cuda_operand_of(&labels->block);
+    a.near = tsi_cuda_operand_of(&out->block);
+    a.far = operand_without(&x->block, last);
     a.far_step = x->block.stride[last];
     tsi_cuda_space_make(&a.space, out->block.ndim, out->block.extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
@@ -106,9 +105,9 @@ ts_status tsi_cuda_pick_backward(const tsi_kernel_io *io)
     tsi_cuda_index_args a = { .index_dtype = labels->dtype };
     if (!io->queue || !tsi_cuda_is_whole(a.index_dtype)) return (ts_status)TSI_KERNEL_DECLINED;
     a.size = (int32_t)ts_dtype_size((ts_dtype)out->dtype);
-    a.index = operand_of(labels, -1);
-    a.near = operand_of(out, -1);
-    a.far = operand_of(dy, -1);
+    a.index = tsi_cuda_operand_of(labels);
+    a.near = tsi_cuda_operand_of(out);
+    a.far = tsi_cuda_operand_of(dy);
     a.index.stride[out->ndim - 1] = a.far.stride[out->ndim - 1] = 0;
     tsi_cuda_space_make(&a.space, out->ndim, out->extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
@@ -127,7 +126,7 @@ ts_status tsi_cuda_index_check(const tsi_kernel_io *io, int32_t input, int32_t k
 {
     const tsi_operand *in = &io->in[input];
     tsi_cuda_index_args a = { .index_dtype = in->block.dtype, .wraps = wraps };
-    a.index = operand_of(&in->block, -1);
+    a.index = tsi_cuda_operand_of(&in->block);
     tsi_cuda_space_make(&a.space, in->block.ndim, in->block.extent);
     TSI_TRY(tsi_cuda_ask(io, kind, bound, in->region != NULL, &a.asker));
     *asker = a.asker;
@@ -173,7 +172,7 @@ static ts_status add_by_lists(const tsi_kernel_io *io, const tsi_cuda_index_add_
     tsi_cuda_put_args lists = { .count = 1,
                                 .dtype = a->dtype,
                                 .index_dtype = { a->index_dtype },
-                                .index = { operand_of(&io->in[1].block, -1) },
+                                .index = { tsi_cuda_operand_of(&io->in[1].block) },
                                 .place = { a->place },
                                 .bound = { a->asker.bound },
                                 .far_step = { a->out.stride[a->dim] },
@@ -212,10 +211,10 @@ static ts_status add(const tsi_kernel_io *io, int32_t dim, int32_t source, bool 
     bool lists = tsi_cuda_is_complex(a.dtype) || a.length > WALK_MAX / tsi_block_count(&out->block);
     if (lists && !tsi_cuda_put_adds(tsi_block_count(&index->block), tsi_block_count(&out->block)))
         return (ts_status)TSI_KERNEL_DECLINED;
-    a.out = operand_of(&out->block, -1);
-    a.from = operand_of(&from->block, dim);
-    a.index =
-        line ? (tsi_cuda_operand){ .data = index->block.data } : operand_of(&index->block, dim);
+    a.out = tsi_cuda_operand_of(&out->block);
+    a.from = operand_without(&from->block, dim);
+    a.index = line ? (tsi_cuda_operand){ .data = index->block.data }
+                   : operand_without(&index->block, dim);
     a.index_step = line ? index->block.stride[0] : index->block.stride[dim];
     a.from_step = from->block.stride[dim];
     memcpy(a.from_extent, (line ? from : index)->block.extent, sizeof a.from_extent);
@@ -262,8 +261,8 @@ static ts_status triangle(const tsi_kernel_io *io, bool lower)
     if (!io->queue || last < 1 || !tsi_cuda_places_make(&a.row, io->in[0].region, last - 1) ||
         !tsi_cuda_places_make(&a.column, io->in[0].region, last))
         return (ts_status)TSI_KERNEL_DECLINED;
-    a.from = operand_of(from, -1);
-    a.to = operand_of(to, -1);
+    a.from = tsi_cuda_operand_of(from);
+    a.to = tsi_cuda_operand_of(to);
     tsi_cuda_space_make(&a.space, from->ndim, from->extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return tsi_cuda_launch_items(io->queue, TSI_CUDA_triangle, a.space.count, &a);

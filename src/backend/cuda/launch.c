@@ -10,6 +10,8 @@
  * launched as usual, and in a stream of others always, since nobody knows what is ahead there. */
 #include "backend/cuda/cuda.h"
 
+#include <string.h>
+
 #include "base/error.h"
 
 enum {
@@ -80,6 +82,13 @@ void tsi_cuda_space_make(tsi_cuda_space *space, int32_t ndim, const int64_t *ext
         space->by[d] = tsi_cuda_divisor_of(extent[d]);
         space->count *= extent[d];
     }
+}
+
+tsi_cuda_operand tsi_cuda_operand_of(const tsi_block *block)
+{
+    tsi_cuda_operand operand = { .data = block->data };
+    memcpy(operand.stride, block->stride, sizeof operand.stride);
+    return operand;
 }
 
 static bool is_one(const tsi_cuda_operand *const *operand, int32_t count, int32_t outer,

@@ -17,22 +17,15 @@ static double divisor_of(const ts_shape *shape, int32_t reduction)
     return reduction == BATCH_MEAN && shape->ndim ? (double)shape->extent[0] : 1.0;
 }
 
-static tsi_cuda_operand operand_of(const tsi_block *block)
-{
-    tsi_cuda_operand operand = { .data = block->data };
-    memcpy(operand.stride, block->stride, sizeof operand.stride);
-    return operand;
-}
-
 /* Every term into a block of the extents of x. */
 static ts_status write_terms(const tsi_kernel_io *io, tsi_cuda_loss kind, const tsi_block *to)
 {
     const tsi_loss_attributes *a = io->attributes;
     const tsi_block *x = &io->in[0].block, *target = &io->in[1].block;
     bool wide = x->dtype == TS_DTYPE_F64 || target->dtype == TS_DTYPE_F64;
-    tsi_cuda_loss_args args = { .x = operand_of(x),
-                                .target = operand_of(target),
-                                .to = operand_of(to),
+    tsi_cuda_loss_args args = { .x = tsi_cuda_operand_of(x),
+                                .target = tsi_cuda_operand_of(target),
+                                .to = tsi_cuda_operand_of(to),
                                 .point = a->point,
                                 .kind = (int32_t)kind,
                                 .flag = a->log_target,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nll.c - nll_loss: the costs of labels, and their sum or mean. */
-#include <string.h>
-
 #include "backend/cuda/complain.h"
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
@@ -9,13 +7,6 @@
 #include "op/nn/attributes.h"
 
 enum { MEAN, SUM, NONE, TOTAL_THREADS = 1024 };
-
-static tsi_cuda_operand operand_of(const tsi_block *block)
-{
-    tsi_cuda_operand operand = { .data = block->data };
-    memcpy(operand.stride, block->stride, sizeof operand.stride);
-    return operand;
-}
 
 /* False: not of these dtypes, or classes in more pieces than a kernel takes. */
 static bool settle(const tsi_kernel_io *io, tsi_cuda_nll_args *a)
@@ -28,9 +19,9 @@ static bool settle(const tsi_kernel_io *io, tsi_cuda_nll_args *a)
         !tsi_cuda_places_make(&a->place, x->region, last) ||
         !tsi_cuda_places_make(&a->weight_place, weight ? weight->region : NULL, 0))
         return false;
-    a->x = operand_of(&x->block);
+    a->x = tsi_cuda_operand_of(&x->block);
     a->class_step = x->block.stride[last];
-    a->labels = operand_of(labels);
+    a->labels = tsi_cuda_operand_of(labels);
     a->dtype = x->block.dtype;
     a->label_dtype = labels->dtype;
     if (weight) {
@@ -54,7 +45,7 @@ ts_status tsi_cuda_nll_loss(const tsi_kernel_io *io)
     TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_LABEL, x->extent[x->ndim - 1], io->in[1].region != NULL,
                          &a.asker));
     if (attributes->reduction == NONE) {
-        a.to = operand_of(out);
+        a.to = tsi_cuda_operand_of(out);
         return tsi_cuda_launch_items(io->queue, TSI_CUDA_nll_terms, a.space.count, &a);
     }
     TSI_TRY(

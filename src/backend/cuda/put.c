@@ -5,8 +5,6 @@
  * place that can be pointed at, which is taken and given back in the order of the stream. */
 #include "backend/cuda/put.h"
 
-#include <string.h>
-
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/index.h"
 #include "backend/cuda/kernel.h"
@@ -235,8 +233,7 @@ static bool scatter_dims(const tsi_operand *index, const tsi_operand *out, int32
             continue;
         }
         int32_t k = a->count++;
-        if (own) a->index[k] = (tsi_cuda_operand){ .data = index->block.data };
-        if (own) memcpy(a->index[k].stride, index->block.stride, sizeof a->index[k].stride);
+        if (own) a->index[k] = tsi_cuda_operand_of(&index->block);
         if (!own) a->index[k].stride[d] = 1;
         a->index_dtype[k] = index->block.dtype;
         a->bound[k] = out->global->shape.extent[d];
@@ -260,8 +257,7 @@ ts_status tsi_cuda_scatter(const tsi_kernel_io *io)
         return (ts_status)TSI_KERNEL_DECLINED;
     a.value = (tsi_cuda_number){ attributes->value.real, attributes->value.imaginary,
                                  attributes->value.whole, attributes->value.kind == TS_NUMBER_INT };
-    if (source) a.near.data = source->block.data;
-    if (source) memcpy(a.near.stride, source->block.stride, sizeof a.near.stride);
+    if (source) a.near = tsi_cuda_operand_of(&source->block);
     a.far.data = out->block.data;
     tsi_cuda_space_make(&a.space, index->block.ndim, index->block.extent);
     for (int64_t d = index->block.ndim - 1, step = 1; d >= 0; step *= index->block.extent[d--])
@@ -292,10 +288,8 @@ ts_status tsi_cuda_take(const tsi_kernel_io *io)
         a.stride[d] = x->block.stride[d];
         if (!tsi_cuda_places_make(&a.place[d], x->region, d)) return (ts_status)TSI_KERNEL_DECLINED;
     }
-    a.index.data = index->data;
-    a.near.data = out->data;
-    memcpy(a.index.stride, index->stride, sizeof a.index.stride);
-    memcpy(a.near.stride, out->stride, sizeof a.near.stride);
+    a.index = tsi_cuda_operand_of(index);
+    a.near = tsi_cuda_operand_of(out);
     tsi_cuda_space_make(&a.space, out->ndim, out->extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     TSI_TRY(tsi_cuda_index_check(io, 1, TSI_CUDA_BAD_PLACE, a.bound, true, &asker));

@@ -4,8 +4,6 @@
  *
  * Runs of a block that is cut along one dim are equal in length and step, so they are one launch;
  * others are one each. */
-#include <string.h>
-
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
@@ -142,10 +140,8 @@ ts_status tsi_cuda_bernoulli(const tsi_kernel_io *io)
             return (ts_status)TSI_KERNEL_DECLINED;
         a.global[d] = step;
     }
-    a.from.data = x->data;
-    a.to.data = y->data;
-    memcpy(a.from.stride, x->stride, sizeof a.from.stride);
-    memcpy(a.to.stride, y->stride, sizeof a.to.stride);
+    a.from = tsi_cuda_operand_of(x);
+    a.to = tsi_cuda_operand_of(y);
     tsi_cuda_space_make(&a.space, y->ndim, y->extent);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
     return tsi_cuda_launch_items(io->queue, TSI_CUDA_random_bernoulli, a.space.count, &a);

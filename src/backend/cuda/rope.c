@@ -26,10 +26,8 @@ static bool settle(const tsi_kernel_io *io, tsi_cuda_rope_args *a)
     if (!io->queue || !tsi_cuda_is_real(x->dtype) || !tsi_cuda_is_real(table->dtype) ||
         y->dtype != x->dtype || !tsi_cuda_places_make(&a->place, io->in[0].region, last - 1))
         return false;
-    a->from.data = x->data;
-    a->to.data = y->data;
-    memcpy(a->from.stride, x->stride, sizeof a->from.stride);
-    memcpy(a->to.stride, y->stride, sizeof a->to.stride);
+    a->from = tsi_cuda_operand_of(x);
+    a->to = tsi_cuda_operand_of(y);
     a->table = table->data;
     a->table_row = table->stride[0];
     a->table_column = table->stride[1];

@@ -17,16 +17,14 @@ static ts_status scan(const tsi_kernel_io *io, int32_t product)
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(x) == 0) return TS_OK;
     int32_t dim = (int32_t)a->dim;
-    tsi_cuda_scan_args args = { .from = { .data = x->data },
-                                .to = { .data = y->data },
+    tsi_cuda_scan_args args = { .from = tsi_cuda_operand_of(x),
+                                .to = tsi_cuda_operand_of(y),
                                 .from_step = x->stride[dim],
                                 .to_step = y->stride[dim],
                                 .length = x->extent[dim],
                                 .from_dtype = x->dtype,
                                 .to_dtype = y->dtype,
                                 .product = product };
-    memcpy(args.from.stride, x->stride, sizeof args.from.stride);
-    memcpy(args.to.stride, y->stride, sizeof args.to.stride);
     if (a->reverse) { /* from the last element on */
         int64_t last = args.length - 1;
         int64_t sizes[] = { (int64_t)ts_dtype_size((ts_dtype)x->dtype),
@@ -64,8 +62,7 @@ ts_status tsi_cuda_cumprod(const tsi_kernel_io *io)
 /* Strides of the lines; along a line they are `step`. A number without dims is a line of one. */
 static tsi_cuda_operand line_of(const tsi_block *block, int32_t dim, int64_t *step)
 {
-    tsi_cuda_operand operand = { .data = block->data };
-    memcpy(operand.stride, block->stride, sizeof operand.stride);
+    tsi_cuda_operand operand = tsi_cuda_operand_of(block);
     *step = block->ndim ? block->stride[dim] : 0;
     return operand;
 }

@@ -12,8 +12,7 @@ enum { LENGTH_MAX = 8192 };
 /* Strides of the other dims, and the step along its own. */
 static tsi_cuda_operand operand_of(const tsi_block *block, int32_t dim, int64_t *step)
 {
-    tsi_cuda_operand operand = { .data = block->data };
-    memcpy(operand.stride, block->stride, sizeof operand.stride);
+    tsi_cuda_operand operand = tsi_cuda_operand_of(block);
     *step = block->ndim ? block->stride[dim] : 1;
     if (block->ndim) operand.stride[dim] = 0;
     return operand;
