@@ -6,7 +6,6 @@
  * here where a call would leave a wrong history, else in backward. */
 #include "autograd/tape.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -378,26 +377,25 @@ static const ts_tensor *leaf_seen_by(const ts_tape *tape, const ts_tensor *t)
 
 /* A call that writes a leaf would take the leaf's place, which got no gradient any more; and where
  * a view of it is written its history would not say so. */
-static bool refuse_leaf(const ts_tape *tape, const ts_tensor *written, const char *name)
+static bool refuse_leaf(const ts_tape *tape, const ts_tensor *written, const char *name,
+                        const char *form)
 {
     const ts_tensor *t = leaf_seen_by(tape, written);
     char leaf[256] = "a watched tensor";
     if (!t) return false;
     if (t->name) (void)tsi_name_text(t->name, leaf, sizeof leaf);
     (void)TSI_FAIL(TS_ERR_STATE,
-                   "%s: it writes a leaf (%s) while a tape records; leaves are written under "
+                   "%s%s: it writes a leaf (%s) while a tape records; leaves are written under "
                    "no_grad",
-                   name, leaf);
+                   name, form, leaf);
     return true;
 }
 
 static bool refuse_leaves(const ts_tape *tape, const tsi_op_record *call)
 {
-    char name[64];
-    (void)snprintf(name, sizeof name, "%s%s", call->plan->op->name,
-                   call->plan->in_place ? "_" : "");
-    for (int32_t o = 0; call->writes && o < call->plan->output_count; o++)
-        if (refuse_leaf(tape, call->out[o], name)) return true;
+    const tsi_op_plan *plan = call->plan;
+    for (int32_t o = 0; o < plan->output_count; o++)
+        if (refuse_leaf(tape, call->out[o], plan->op->name, plan->in_place ? "_" : "")) return true;
     return false;
 }
 
@@ -469,7 +467,7 @@ static bool refuse_item(const ts_tape *tape, const tsi_listed *listed, int64_t i
     for (int32_t k = 0; k < listed->count; k++)
         in[k] = listed->lists[k].item[i];
     if (!tsi_tape_wants(tape, in, listed->count)) return false;
-    return refuse_leaf(tape, in[0], listed->name) || refuse_written(tape, in, listed->count);
+    return refuse_leaf(tape, in[0], listed->name, "") || refuse_written(tape, in, listed->count);
 }
 
 static void hear_listing(void *context, void *what)

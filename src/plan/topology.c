@@ -20,6 +20,11 @@
 const char *const tsi_topology_presets[] = { "reference-cpu", "8xh100",  "8xh200",  "torus",
                                              "ethernet",      "threads", "cluster", NULL };
 
+/* Ranks of one machine, threads or processes, that read each other's memory. */
+#define IN_MEMORY                                                                                  \
+    .base_us = 3.0, .all_to_all_us = 0.5, .exchange_us = 1.5, .copy_gib_s = 16,                    \
+    .reduce_gib_s = 24, .shared_gib_s = 48, .product_gflops = 20, .hops = TS_HOPS_FLAT
+
 /* Data table; the rows are in the order of tsi_topology_presets. */
 static const ts_topology preset_table[] = {
     /* One device per host; ring algorithms; nothing but wires costs (the reference's model). */
@@ -70,26 +75,10 @@ static const ts_topology preset_table[] = {
       .hops = TS_HOPS_RING,
       .level_count = 1,
       .level = { { "ethernet", 0, 22.0, 2.6, 0 } } },
-    { .name = "threads",
-      .base_us = 3.0,
-      .all_to_all_us = 0.5,
-      .exchange_us = 1.5,
-      .copy_gib_s = 16,
-      .reduce_gib_s = 24,
-      .shared_gib_s = 48,
-      .product_gflops = 20,
-      .hops = TS_HOPS_FLAT,
-      .level_count = 1,
-      .level = { { "memory", 0, 0.4, 16, 32 } } },
+    { .name = "threads", IN_MEMORY, .level_count = 1, .level = { { "memory", 0, 0.4, 16, 32 } } },
     /* Machines of thread ranks or processes, whose eight share one link of `ethernet`. */
     { .name = "cluster",
-      .base_us = 3.0,
-      .all_to_all_us = 0.5,
-      .exchange_us = 1.5,
-      .copy_gib_s = 16,
-      .reduce_gib_s = 24,
-      .shared_gib_s = 48,
-      .hops = TS_HOPS_FLAT,
+      IN_MEMORY,
       .level_count = 2,
       .level = { { "memory", 8, 0.4, 16, 32 }, { "network", 0, 22.0, 2.6 / 8, 0 } } },
 };
