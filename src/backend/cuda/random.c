@@ -20,6 +20,13 @@ static int64_t regular(const tsi_random_run *run, int64_t count)
     return n;
 }
 
+static void set_keys(tsi_cuda_random_args *a)
+{
+    for (int round = 0; round < TSI_PHILOX_ROUNDS; round++)
+        for (int word = 0; word < 2; word++)
+            a->key[round][word] = tsi_philox_key(a->recipe.seed, round, word);
+}
+
 static ts_status launch(tsi_stream *stream, tsi_cuda_random_args *a)
 {
     const tsi_random_recipe *r = &a->recipe;
@@ -51,6 +58,7 @@ static ts_status fill_runs(tsi_stream *stream, const tsi_random_recipe *recipe, 
             args.local_step = first[1].local - first->local;
             args.global_step = first[1].global - first->global;
         }
+        set_keys(&args);
         TSI_TRY(launch(stream, &args));
     }
     return TS_OK;
@@ -101,6 +109,7 @@ ts_status tsi_cuda_dropout(const tsi_kernel_io *io)
     double p = ((const tsi_dropout_attributes *)io->attributes)->p;
     bool narrow = x->dtype == TS_DTYPE_BF16;
     tsi_cuda_dropout_args a = { .x = x->data, .y = y->data, .scale = tsi_dropout_scale(p) };
+    a.near_scale = (float)a.scale;
     a.draws.to = mask->data;
     a.draws.recipe = (tsi_random_recipe){ .kind = TSI_RANDOM_BERNOULLI,
                                           .dtype = TS_DTYPE_BOOL,
@@ -108,6 +117,7 @@ ts_status tsi_cuda_dropout(const tsi_kernel_io *io)
                                           .a = 1.0 - p,
                                           .seed = io->seed,
                                           .stream = io->stream };
+    set_keys(&a.draws);
     if (!io->queue || (!narrow && x->dtype != TS_DTYPE_F32) || y->dtype != x->dtype ||
         !tsi_block_is_dense(x) || !tsi_block_is_dense(y) || !tsi_block_is_dense(mask) ||
         !runs_of(&io->out[1], &a.draws))

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "base/philox.h"
 #include "base/portable.h"
 #include "device/recipe.h"
 
@@ -568,6 +569,7 @@ typedef struct tsi_cuda_random_args {
     tsi_random_recipe recipe;
     void *to;
     int64_t runs, length, local, local_step, global, global_step;
+    uint32_t key[TSI_PHILOX_ROUNDS][2]; /* of each round, for draws of four */
 } tsi_cuda_random_args;
 
 /* Blocks of four words in which a run of so many elements of one word may lie, wherever it begins.
@@ -583,6 +585,8 @@ typedef struct tsi_cuda_dropout_args {
     const void *x;
     void *y;
     double scale;
+    float near_scale; /* in f32 */
+    uint32_t reserved;
 } tsi_cuda_dropout_args;
 
 /* random.cu: 1 where the draw of an element is below what the input says, else 0. */

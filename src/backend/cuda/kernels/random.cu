@@ -9,6 +9,7 @@
 #include "backend/cuda/kernels/index.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/number.cuh"
+#include "backend/cuda/kernels/real.cuh"
 #include "base/philox.h"
 
 /* The words of an element; k divides 4 or is a multiple of it, so they are in one block or two. */
@@ -131,6 +132,18 @@ struct quad {
     tsi_philox_block drawn;
 };
 
+/* Its keys are an operand each, since they are what the kernel was called with. */
+__device__ inline tsi_philox_block draw_four(const tsi_cuda_random_args &a, uint64_t nth)
+{
+    uint64_t low = a.recipe.offset + nth, high = a.recipe.stream;
+    tsi_philox_block c = { { (uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high,
+                             (uint32_t)(high >> 32) } };
+#pragma unroll
+    for (int round = 0; round < TSI_PHILOX_ROUNDS; round++)
+        c = tsi_philox_round(c, a.key[round][0], a.key[round][1]);
+    return c;
+}
+
 __device__ inline quad quad_at(const tsi_cuda_random_args &a, int64_t quads, int64_t i)
 {
     quad q;
@@ -139,11 +152,25 @@ __device__ inline quad quad_at(const tsi_cuda_random_args &a, int64_t quads, int
     q.first = nth * FOUR - global;
     q.at = a.local + run * a.local_step + q.first;
     q.whole = q.first >= 0 && q.first + FOUR <= a.length;
-    q.drawn = tsi_philox(a.recipe.seed, a.recipe.offset + (uint64_t)nth, a.recipe.stream);
+    q.drawn = draw_four(a, (uint64_t)nth);
     return q;
 }
 
-template <typename V> struct alignas(sizeof(V) * FOUR) four {
+template <int BYTES> struct unit_in;
+template <> struct unit_in<4> {
+    typedef unsigned type;
+};
+template <> struct unit_in<8> {
+    typedef uint2 type;
+};
+template <> struct unit_in<16> {
+    typedef uint4 type;
+};
+
+/* Moved as one unit; members one by one would be four accesses. */
+template <typename V> union four {
+    typedef typename unit_in<sizeof(V) * FOUR>::type whole;
+    whole unit;
     V value[FOUR];
 };
 
@@ -157,7 +184,7 @@ __device__ inline void store_quad(V *to, const tsi_cuda_random_args &a, const qu
                                   const four<V> &x)
 {
     if (q.whole && fits(to, q.at)) {
-        *(four<V> *)(to + q.at) = x;
+        __stwb((typename four<V>::whole *)(to + q.at), x.unit);
         return;
     }
 #pragma unroll
@@ -206,21 +233,30 @@ template <typename V>
 __device__ inline four<V> load_quad(const V *from, const tsi_cuda_random_args &a, const quad &q)
 {
     four<V> x;
-    if (q.whole && fits(from, q.at)) return *(const four<V> *)(from + q.at);
+    if (q.whole && fits(from, q.at)) {
+        x.unit = *(const typename four<V>::whole *)(from + q.at);
+        return x;
+    }
 #pragma unroll
     for (int e = 0; e < FOUR; e++)
         x.value[e] = q.first + e >= 0 && q.first + e < a.length ? from[q.at + e] : V(0);
     return x;
 }
 
-__device__ inline float scaled(float x, double scale)
+__device__ inline float scaled(float x, const tsi_cuda_dropout_args &a)
 {
-    return f32_of_f64(f64_of_f32(x) * scale);
+    return f32_of_f64(f64_of_f32(x) * a.scale);
 }
 
-__device__ inline uint16_t scaled(uint16_t x, double scale)
+/* The product in f32 is within two of its last places of the true one, and rounds as that does
+ * unless it is about as near to the middle of two numbers. */
+__device__ inline uint16_t scaled(uint16_t x, const tsi_cuda_dropout_args &a)
 {
-    return tsi_bf16_of_f32(f32_odd_of_f64(f64_of_f32(tsi_f32_of_bf16(x)) * scale));
+    enum { MIDDLE = 0x8000, NEAR = 3 };
+    float y = tsi_f32_of_bf16(x) * a.near_scale;
+    uint32_t below = tsi_bits_of_f32(y) & 0xFFFFu;
+    if (y == y && below - (MIDDLE - NEAR) > 2u * NEAR) return bf16_of(y);
+    return tsi_bf16_of_f32(f32_odd_of_f64(f64_of_f32(tsi_f32_of_bf16(x)) * a.scale));
 }
 
 /* What is not kept is 0 whatever x is there. */
@@ -235,7 +271,7 @@ template <typename V> __device__ void drop(const tsi_cuda_dropout_args &a)
 #pragma unroll
         for (int e = 0; e < FOUR; e++) {
             kept.value[e] = q.drawn.word[e] < chance;
-            y.value[e] = kept.value[e] ? scaled(x.value[e], a.scale) : V(0);
+            y.value[e] = kept.value[e] ? scaled(x.value[e], a) : V(0);
         }
         store_quad((V *)a.y, a.draws, q, y);
         store_quad((uint8_t *)a.draws.to, a.draws, q, kept);

@@ -315,6 +315,62 @@ FINISH(i64, int64_t)
 
 /* ---- rows and columns by 16 bytes: sums and extremes ----------------------------------------- */
 
+/* What a thread has of its piece, and units that change nothing in it. */
+template <typename T, int OP> struct joined {
+    float value;
+    __device__ joined(const tsi_cuda_reduce_args &a) : value(start_of<float>(a))
+    {
+    }
+    __device__ static uint32_t nothing()
+    {
+        return OP == TSI_CUDA_MAX ? 0xFF800000u : OP == TSI_CUDA_MIN ? 0x7F800000u : 0;
+    }
+    __device__ void take(const unit_of<typename T::E> &in)
+    {
+#pragma unroll
+        for (int e = 0; e < 16 / (int)sizeof(typename T::E); e++)
+            value = join<float>(OP, 0, value, T::load(in.element[e]));
+    }
+    __device__ float all() const
+    {
+        return value;
+    }
+};
+
+/* Extremes of bf16 are bf16: two at a time. */
+template <int OP> struct joined_pairs {
+    uint32_t both;
+    __device__ joined_pairs(const tsi_cuda_reduce_args &a) : both(nothing())
+    {
+    }
+    __device__ static uint32_t nothing()
+    {
+        return OP == TSI_CUDA_MAX ? 0xFF80FF80u : 0x7F807F80u;
+    }
+    __device__ void take(const unit_of<uint16_t> &in)
+    {
+        const uint32_t pair[4] = { in.unit.x, in.unit.y, in.unit.z, in.unit.w };
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            if (OP == TSI_CUDA_MAX)
+                asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(both) : "r"(pair[p]));
+            else
+                asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(both) : "r"(pair[p]));
+        }
+    }
+    __device__ float all() const
+    {
+        return join<float>(OP, 0, tsi_f32_of_bf16((uint16_t)both),
+                           tsi_f32_of_bf16((uint16_t)(both >> 16)));
+    }
+};
+template <> struct joined<as_bf16, TSI_CUDA_MAX> : joined_pairs<TSI_CUDA_MAX> {
+    using joined_pairs::joined_pairs;
+};
+template <> struct joined<as_bf16, TSI_CUDA_MIN> : joined_pairs<TSI_CUDA_MIN> {
+    using joined_pairs::joined_pairs;
+};
+
 /* G threads a piece. A warp goes on until the last of its pieces is done: its lanes meet. */
 template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_reduce_args &a)
 {
@@ -333,20 +389,19 @@ template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_redu
         if (item >= total) end = 0;
         place(a.outer, item < total ? result : 0, outer, base);
         const uint4 *from = (const uint4 *)((const typename T::E *)a.from.data + base[0]);
-        float sum = start_of<float>(a);
+        joined<T, OP> part(a);
         for (int64_t i = piece * a.piece / N + lane; i < end / N; i += U * G) {
             unit_of<typename T::E> in[U];
+            uint32_t none = part.nothing();
 #pragma unroll
             for (int u = 0; u < U; u++)
-                if (i + u * G < end / N) in[u].unit = from[i + u * G];
+                in[u].unit =
+                    i + u * G < end / N ? from[i + u * G] : make_uint4(none, none, none, none);
 #pragma unroll
             for (int u = 0; u < U; u++)
-#pragma unroll
-                for (int e = 0; e < N; e++)
-                    if (i + u * G < end / N)
-                        sum = join<float>(OP, 0, sum, T::load(in[u].element[e]));
+                part.take(in[u]);
         }
-        sum = group_join<float, G>(OP, 0, sum, shared);
+        float sum = group_join<float, G>(OP, 0, part.all(), shared);
         if (lane != 0 || item >= total) continue;
         leave<float>(a, piece, result, sum);
     }
