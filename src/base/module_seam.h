@@ -52,6 +52,7 @@ typedef struct tsi_module_table {
 /* What the core offers every module. */
 typedef struct tsi_module_host {
     void *(*alloc)(size_t bytes);
+    void *(*alloc_kept)(size_t bytes, size_t alignment); /* for the life of the process */
     void (*free)(void *memory);
     ts_status (*fail)(ts_blast blast, ts_status status, const char *format, ...) TS_PRINTF(3, 4);
     void (*log)(int level, const char *format, ...) TS_PRINTF(2, 3);

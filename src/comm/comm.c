@@ -320,7 +320,11 @@ static void host_log(int level, const char *format, ...)
 
 static tsi_host host = {
     .struct_size = sizeof(tsi_host),
-    .core = { .alloc = tsi_alloc, .free = tsi_free, .fail = tsi_fail, .log = host_log },
+    .core = { .alloc = tsi_alloc,
+              .alloc_kept = tsi_alloc_kept,
+              .free = tsi_free,
+              .fail = tsi_fail,
+              .log = host_log },
     .work_finish = tsi_work_finish,
     .send_block = tsi_work_send_block,
     .recv_block = tsi_work_recv_block,

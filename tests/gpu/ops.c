@@ -183,6 +183,56 @@ TS_TEST_LONG(operators_agree_with_the_host, 300)
         }
 }
 
+/* ---- algorithms of products ------------------------------------------------------------------ */
+
+enum { FORMS = 3 };
+
+typedef struct products_of {
+    double *value[FORMS];
+    int64_t count[FORMS];
+} products_of;
+
+/* Large enough for trials: a product and its two gradients. */
+static ts_status large_products(ts_rank *me, void *context)
+{
+    products_of *out = context;
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    ts_tensor *x = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(4096, 768));
+    ts_tensor *w = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(2304, 768));
+    ts_tensor *y = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(4096, 2304));
+    ts_tensor *made[FORMS] = { ts_linear(x, w, NULL), ts_einsum("tn,nk->tk", y, w),
+                               ts_einsum("tn,tk->nk", y, x) };
+    for (int f = 0; f < FORMS; f++)
+        out->value[f] = gpu_values(made[f], &out->count[f]);
+    return ts_rank_status(me);
+}
+
+/* Time decides among algorithms with the same bits alone: as without trials. */
+TS_TEST_LONG(trials_change_no_bits, 120)
+{
+    (void)setenv("TESSERA_CUDA_MEMORY", "host", 1);
+    tsi_stream *stream = NULL;
+    const tsi_device *gpu = gpu_open(t, &stream);
+    if (!gpu) return;
+    products_of first = { { NULL }, { 0 } }, tried = { { NULL }, { 0 } };
+    (void)setenv("TESSERA_CUDA_TUNE", "off", 1);
+    TEST_OK(t, gpu->choices_take(gpu, "# first proposals\n"));
+    gpu_launch(t, "cuda", 1, 7, large_products, &first);
+    (void)unsetenv("TESSERA_CUDA_TUNE");
+    TEST_OK(t, gpu->choices_take(gpu, "# the fastest of them\n"));
+    gpu_launch(t, "cuda", 1, 7, large_products, &tried);
+    for (int f = 0; f < FORMS; f++) {
+        bool there = first.value[f] && tried.value[f] && first.count[f] == tried.count[f];
+        TEST_CHECK(t, there);
+        TEST_CHECK(t, there && memcmp(first.value[f], tried.value[f],
+                                      (size_t)first.count[f] * sizeof(double)) == 0);
+        free(first.value[f]);
+        free(tried.value[f]);
+    }
+    gpu->stream_destroy(gpu, stream);
+    (void)unsetenv("TESSERA_CUDA_MEMORY");
+}
+
 /* ---- rates ----------------------------------------------------------------------------------- */
 
 enum { RUNS = 6, REPEATS = 5 };

@@ -60,7 +60,7 @@ static void read_table(void)
     table.read = true;
     FILE *file = path ? fopen(path, "r") : NULL;
     if (!file) return;
-    table.text = tsi_alloc(TEXT_MAX);
+    table.text = tsi_alloc_kept(TEXT_MAX, 1);
     if (table.text) table.text[fread(table.text, 1, TEXT_MAX - 1, file)] = 0;
     (void)fclose(file);
 }
@@ -92,7 +92,7 @@ const char *tsi_product_table_text(void)
 bool tsi_product_table_replace(const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    char *copy = tsi_alloc(bytes);
+    char *copy = tsi_alloc_kept(bytes, 1);
     if (!copy) return false;
     memcpy(copy, text, bytes);
     pthread_mutex_lock(&table.lock);
@@ -105,7 +105,7 @@ bool tsi_product_table_replace(const char *text)
 bool tsi_product_table_is_made(void)
 {
     const char *path = getenv("TESSERA_CUDA_TUNE");
-    return path && path[0];
+    return path && path[0] && strcmp(path, "off") != 0;
 }
 
 void tsi_product_table_add(const tsi_product_rank *where, const tsi_product_key *key,

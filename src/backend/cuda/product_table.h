@@ -26,7 +26,8 @@ bool tsi_product_table_find(const tsi_product_rank *where, const tsi_product_key
 /* All of it, and another one in its place; "" is none. */
 const char *tsi_product_table_text(void);
 bool tsi_product_table_replace(const char *text); /* false: no memory, the old one stays */
-/* Whether TESSERA_CUDA_TUNE names a file: products are timed, and it gets a line for each. */
+/* Whether TESSERA_CUDA_TUNE names a file ("off" is none): products are timed, and it gets a line
+ * for each. */
 bool tsi_product_table_is_made(void);
 /* `nth`: which of the library's proposals it was. */
 void tsi_product_table_add(const tsi_product_rank *where, const tsi_product_key *key,

@@ -43,6 +43,11 @@ void *tsi_alloc(size_t bytes)
     return core->alloc(bytes);
 }
 
+void *tsi_alloc_kept(size_t bytes, size_t alignment)
+{
+    return core->alloc_kept(bytes, alignment);
+}
+
 void *tsi_calloc(size_t count, size_t bytes)
 {
     void *memory = core->alloc(count * bytes); /* of a few known structs: no product overflows */
