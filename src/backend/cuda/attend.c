@@ -4,7 +4,9 @@
  *   cuDNN          causal or whole, of 16 bits, positions in intervals
  *   attend_mma.cu  of 16 bits, heads of 64 or 128: causal or whole, or by block lists; the gradient
  *                  (attend_mma_back.cu) by block lists always
- *   attend.cu      everything else: any strides, positions, masks, changed scores, drops, dtypes
+ *   attend_tile.cu any strides, positions, masks, changed scores, drops, dtypes, in f32 rows of up
+ *                  to 128 columns, in f64 of 64
+ *   attend.cu      everything else
  *
  * A call that goes on from what its results hold (`adds`) is for the own kernels.
  *
@@ -17,6 +19,7 @@
 #include <string.h>
 
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/kernels/attend_tile.h"
 #include "base/error.h"
 #include "op/nn/attention.h"
 
@@ -197,6 +200,69 @@ static ts_status launch(tsi_stream *stream, const tsi_cuda_attend_args *a, int64
                            (int32_t)numbers * (f64 ? 8 : 4), &args);
 }
 
+static int64_t tiles_of(int64_t count, int64_t tile)
+{
+    return (count + tile - 1) / tile;
+}
+
+/* ---- by tiles -------------------------------------------------------------------------------- */
+
+static const struct tile_kernels {
+    tsi_cuda_kernel forward, queries, keys;
+} tile_kernels[] = {
+    { TSI_CUDA_attend_tile_64_f32, TSI_CUDA_attend_tile_queries_64_f32,
+      TSI_CUDA_attend_tile_keys_64_f32 },
+    { TSI_CUDA_attend_tile_128_f32, TSI_CUDA_attend_tile_queries_128_f32,
+      TSI_CUDA_attend_tile_keys_128_f32 },
+    { TSI_CUDA_attend_tile_64_f64, TSI_CUDA_attend_tile_queries_64_f64,
+      TSI_CUDA_attend_tile_keys_64_f64 },
+};
+
+/* NULL: rows are too long. */
+static const struct tile_kernels *tile_of(const tsi_cuda_attend_args *a)
+{
+    int64_t columns = a->depth > a->width ? a->depth : a->width;
+    if (columns > 128) return NULL;
+    if (a->q.dtype == TS_DTYPE_F64) return columns <= 64 ? &tile_kernels[2] : NULL;
+    return &tile_kernels[columns > 64];
+}
+
+/* Shared memory of two tiles of rows as long as a key, and so many as long as a value, and of
+ * scores. */
+static int32_t tile_bytes(const tsi_cuda_attend_args *a, int64_t values, int64_t scores)
+{
+    int64_t row = 2 * tsi_cuda_tile_row(a->depth) + values * tsi_cuda_tile_row(a->width) +
+                  scores * TSI_CUDA_TILE_SCORES;
+    return (int32_t)(row * TSI_CUDA_TILE) * (a->q.dtype == TS_DTYPE_F64 ? 8 : 4);
+}
+
+/* Of few queries most of a tile would be empty. */
+static bool is_for_tiles(const tsi_stream *stream, const tsi_cuda_attend_args *a, int32_t bytes)
+{
+    enum { FEW = 16 };
+    return tile_of(a) && a->queries >= FEW && bytes <= stream->cuda->shared;
+}
+
+static ts_status run_tiles(tsi_stream *stream, tsi_cuda_attend_args *a)
+{
+    int64_t blocks = tiles_of(a->queries, TSI_CUDA_TILE) * a->batch * a->heads;
+    if (blocks == 0) return TS_OK;
+    return tsi_cuda_launch(stream, tile_of(a)->forward, blocks, TSI_CUDA_TILE_THREADS,
+                           tile_bytes(a, 1, 1), a);
+}
+
+static ts_status backward_tiles(tsi_stream *stream, tsi_cuda_attend_args *a)
+{
+    int64_t rows = tiles_of(a->queries, TSI_CUDA_TILE) * a->batch * a->heads;
+    int64_t columns = tiles_of(a->keys, TSI_CUDA_TILE) * a->batch * a->groups;
+    if (rows > 0)
+        TSI_TRY(tsi_cuda_launch(stream, tile_of(a)->queries, rows, TSI_CUDA_TILE_THREADS,
+                                tile_bytes(a, 2, 1), a));
+    if (columns == 0) return TS_OK;
+    return tsi_cuda_launch(stream, tile_of(a)->keys, columns, TSI_CUDA_TILE_THREADS,
+                           tile_bytes(a, 2, 2), a);
+}
+
 /* ---- on the tensor cores --------------------------------------------------------------------- */
 
 static bool lies_well(const tsi_block *x)
@@ -248,11 +314,6 @@ static const struct mma_kernels *mma_of(const tsi_cuda_attend_args *a)
     return &mma_kernels[(a->depth == 128 ? WIDE : 0) | (a->q.dtype == TS_DTYPE_F16 ? F16 : 0)];
 }
 
-static int64_t tiles_of(int64_t count, int64_t tile)
-{
-    return (count + tile - 1) / tile;
-}
-
 /* Shared memory: rows of 16 bits of so many queries and keys. */
 static int32_t rows_bytes(const tsi_cuda_attend_args *a, int64_t rows)
 {
@@ -300,6 +361,7 @@ static ts_status backward(tsi_stream *stream, call *c)
     TSI_TRY(launch(stream, a, tiles_of(rows, THREADS / 32), TSI_CUDA_attend_delta_f32,
                    TSI_CUDA_attend_delta_f64, 0));
     if (is_for_mma(c) && has_shared(stream, a)) return backward_mma(stream, a);
+    if (is_for_tiles(stream, a, tile_bytes(a, 2, 2))) return backward_tiles(stream, a);
     TSI_TRY(
         launch(stream, a, rows, TSI_CUDA_attend_queries_f32, TSI_CUDA_attend_queries_f64, numbers));
     return launch(stream, a, a->batch * a->groups * a->keys, TSI_CUDA_attend_keys_f32,
@@ -315,6 +377,7 @@ static ts_status run_own(const tsi_kernel_io *io, call *c)
     TSI_TRY(find_tiles(io, a));
     if (back) return backward(io->queue, c);
     if (!c->plain && is_for_mma(c)) return run_mma(io->queue, c);
+    if (is_for_tiles(io->queue, a, tile_bytes(a, 1, 1))) return run_tiles(io->queue, a);
     return launch(io->queue, a, a->batch * a->heads * a->queries, TSI_CUDA_attend_f32,
                   TSI_CUDA_attend_f64, a->depth);
 }
