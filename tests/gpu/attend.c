@@ -54,6 +54,11 @@ static const shape shapes[] = {
     { "unaligned", 1, 2, 2, 19, 19, 20, 12, 1, TS_DTYPE_BF16, 0, 0, 0, 0 },
     { "f32", 2, 4, 2, 65, 65, 32, 32, 1, TS_DTYPE_F32, 0, 0, 0, 0 },
     { "f64", 1, 2, 1, 33, 40, 16, 8, 1, TS_DTYPE_F64, 0, 0, 0, 0 },
+    { "f32, wide heads", 2, 4, 2, 140, 150, 100, 128, 1, TS_DTYPE_F32, 0, 0, 0, 0 },
+    { "f32, long rows", 1, 2, 1, 70, 70, 136, 200, 1, TS_DTYPE_F32, 0, 0, 0, 0 },
+    { "f32, few queries", 2, 4, 2, 5, 200, 64, 64, 1, TS_DTYPE_F32, 0, 0, 0, 0 },
+    { "f64, heads of 64", 1, 2, 1, 70, 70, 64, 63, 1, TS_DTYPE_F64, 0, 0, 0, 0 },
+    { "f64, long rows", 1, 2, 1, 70, 70, 72, 72, 1, TS_DTYPE_F64, 0, 0, 0, 0 },
     { "queries that see nothing", 1, 2, 2, 20, 12, 16, 16, 1, TS_DTYPE_F32, 0, 0, 0, 0 },
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], PARTS = 5 }; /* out, lse, dq, dk, dv */
