@@ -31,7 +31,10 @@ typedef enum tsi_news {
     TSI_NEWS_MESSAGE, /* tsi_message (tensor/tensor.h): a tensor was sent or received */
     TSI_NEWS_DROP,    /* ts_tensor: one with a history goes */
     TSI_NEWS_CLOSE,   /* tsi_closed (tensor/tensor.h): a scope is about to close */
-    TSI_NEWS_CALL,    /* tsi_op_record (op/core/dispatch.h): an operator was called */
+    TSI_NEWS_ROWS, /* tsi_op_record (op/core/dispatch.h): of a call whose first input is on its way
+                    * the rows that are here are computed; in[0] is where those lie, the call is
+                    * told later */
+    TSI_NEWS_CALL, /* tsi_op_record: an operator was called */
     TSI_NEWS_LISTING, /* tsi_listed (op/core/list.h): lists of tensors are about to be changed in
                        * place; who refuses that does so now */
     TSI_NEWS_LIST,    /* tsi_listed: they were, by no operator */

@@ -125,10 +125,22 @@ static void take_implicit(tsi_recording *r)
     }
 }
 
-static void hear_call(void *context, void *what)
+/* What is there, or some rows of it, is changed. */
+static void touch_outputs(tsi_recording *r, const tsi_op_record *call)
 {
-    tsi_recording *r = context;
-    const tsi_op_record *call = what;
+    const tsi_op_plan *plan = call->plan;
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        const tsi_recorded *b = tsi_recording_block(r, call->out[o]);
+        if ((plan->in_place && o == 0) || (b && b->begun))
+            tsi_recording_touch(r, call->out[o], TSI_WRITES);
+        else
+            (void)tsi_recording_made(r, call->out[o], plan->op->name);
+    }
+}
+
+/* All of it, or the rows that are here. What was moved for the call goes with the call itself. */
+static void write_call(tsi_recording *r, const tsi_op_record *call, bool whole)
+{
     const tsi_op_plan *plan = call->plan;
     char name[TSI_RECORDING_NAME], place[TSI_RECORDING_NAME];
     name_in_scope(r->rank, plan->op->name, name);
@@ -138,15 +150,24 @@ static void hear_call(void *context, void *what)
     tsi_recording_place(r->rank, place, &action);
     for (int32_t i = 0; i < plan->input_count; i++)
         if (call->in[i]) tsi_recording_touch(r, call->in[i], TSI_READS);
-    take_implicit(r);
-    for (int32_t o = 0; o < plan->output_count; o++) {
-        if (plan->in_place && o == 0)
-            tsi_recording_touch(r, call->out[o], TSI_WRITES);
-        else
-            (void)tsi_recording_made(r, call->out[o], plan->op->name);
-    }
+    if (whole) take_implicit(r);
+    touch_outputs(r, call);
     action.us = kernel_us(r);
     tsi_recording_append(r, &action);
+    for (int32_t o = 0; o < plan->output_count; o++) {
+        tsi_recorded *b = tsi_recording_block(r, call->out[o]);
+        if (b) b->begun = !whole;
+    }
+}
+
+static void hear_rows(void *context, void *what)
+{
+    write_call(context, what, false);
+}
+
+static void hear_call(void *context, void *what)
+{
+    write_call(context, what, true);
 }
 
 /* Does the move need what other ranks have? */
@@ -202,14 +223,20 @@ static void append_before(tsi_recording *r, const char *what)
 }
 
 /* Operations read a copy of a tensor that was made before they began: the tensor may go while they
- * are under way. */
-static void read_copy(tsi_recording *r, const ts_tensor *from)
+ * are under way. `array` is the copy, if somebody may see it. */
+static void read_copy(tsi_recording *r, const ts_tensor *from, tsi_array *array)
 {
     aside others = set_aside(r);
     tsi_recording_touch(r, from, TSI_READS);
-    int32_t copy = r->touch_count > 0 ? tsi_recording_round(r) : -1;
-    const char *form = copy >= 0 ? r->form[0] : NULL;
-    tsi_recording_touch_as(r, copy, TSI_MAKES, form);
+    const char *form = r->touch_count > 0 ? r->form[0] : NULL;
+    int32_t copy = -1;
+    if (r->touch_count > 0 && array) {
+        copy =
+            tsi_recording_made(r, &(ts_tensor){ .layout = from->layout, .array = array }, "copy");
+    } else if (r->touch_count > 0) {
+        copy = tsi_recording_round(r);
+        tsi_recording_touch_as(r, copy, TSI_MAKES, form);
+    }
     if (copy >= 0) append_before(r, "copy");
     take_back(r, &others);
     tsi_recording_touch_as(r, copy, TSI_READS, form);
@@ -223,7 +250,7 @@ static int32_t move_by_others(tsi_recording *r, const tsi_moved *moved)
     r->told = true;
     r->hidden = r->hidden || moved->implicit;
     if (move && !tsi_move_holds(move, moved->from->array->storage))
-        read_copy(r, moved->from);
+        read_copy(r, moved->from, move->from ? move->hold[0] : NULL);
     else
         tsi_recording_touch(r, moved->from, TSI_READS);
     return tsi_recording_made(r, moved->to, "move");
@@ -277,7 +304,7 @@ static void hear_message(void *context, void *what)
     if (message->received)
         (void)tsi_recording_made(r, message->tensor, "received");
     else if (tsi_array_repeats(message->tensor->array)) /* a copy goes */
-        read_copy(r, message->tensor);
+        read_copy(r, message->tensor, NULL);
     else
         tsi_recording_touch(r, message->tensor, TSI_READS);
     tsi_recording_catch_up(r);
@@ -382,6 +409,7 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
                                          [TSI_NEWS_MOVE] = hear_move,
                                          [TSI_NEWS_WRITE] = tsi_recording_hear_write,
                                          [TSI_NEWS_MESSAGE] = hear_message,
+                                         [TSI_NEWS_ROWS] = hear_rows,
                                          [TSI_NEWS_CALL] = hear_call,
                                          [TSI_NEWS_LIST] = hear_list } };
     ts_status status = tsi_step_create(rank->world->rank_count, &r->step);

@@ -179,6 +179,11 @@ tsi_recorded *tsi_recording_find(tsi_recording *r, const tsi_storage *storage)
     return NULL;
 }
 
+tsi_recorded *tsi_recording_block(tsi_recording *r, const ts_tensor *t)
+{
+    return t && t->array ? tsi_recording_find(r, t->array->storage) : NULL;
+}
+
 /* The block of a tensor, which is there; NULL: it has no memory, or it failed. */
 static tsi_recorded *block_of(tsi_recording *r, const ts_tensor *t)
 {

@@ -23,6 +23,7 @@ typedef struct tsi_recorded { /* a block of memory: one value of the step */
     bool mixed;    /* seen in a form that nothing told of: handles into one storage */
     bool implicit; /* made by a move for the next call */
     bool gone;     /* freed before that call was told */
+    bool begun;    /* some rows of it are computed: the call that is to come writes the others */
 } tsi_recorded;
 
 typedef struct tsi_pending { /* an operation that was issued */
@@ -87,6 +88,8 @@ ts_status tsi_recording_check_writes(const tsi_recording *r);
  */
 int32_t tsi_recording_round(tsi_recording *r);
 tsi_recorded *tsi_recording_find(tsi_recording *r, const tsi_storage *storage); /* or NULL */
+tsi_recorded *tsi_recording_block(tsi_recording *r,
+                                  const ts_tensor *t); /* that was seen, or NULL */
 
 /* ---- record.c */
 /* Pieces of work that the rank has kept so far, with the one that is under way. */

@@ -226,6 +226,105 @@ TS_TEST_RANKS(chunks_of_what_is_on_its_way, 2, 3)
     ts_mesh_release(mesh);
 }
 
+typedef struct again { /* a step: x is gathered and multiplied, which leaves y */
+    setting is;
+    ts_rank *me;
+    ts_tensor *x, *weight[3], *y[3];
+    int32_t algorithm;
+} again;
+
+static ts_status gather_and_multiply(void *context)
+{
+    const again *a = context;
+    ts_scope scope =
+        ts_scope_open_with(a->me, TS_OPTIONS(ts_scope_options, .product = a->algorithm));
+    ts_tensor *y[3] = { NULL }, *half = ts_scale(a->x, 0.5), *all = ts_redistribute(half, "R");
+    ts_tensor_drop(half);
+    multiply(&a->is, all, a->weight, y);
+    ts_status status = TS_OK;
+    for (int32_t i = 0; i < a->is.weights && status == TS_OK; i++)
+        status = ts_tensor_write(a->y[i], ts_scale(y[i], 2.0));
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+static void compare_again(test *t, again *a, ts_step *step, uint64_t seed)
+{
+    ts_scope scope = ts_scope_open(t->me, "compare");
+    ts_tensor *y[3];
+    ts_shape shape = TS_SHAPE(B, ROWS * a->is.n, K);
+    TEST_OK(t, ts_step_input(step, a->x, numbers(a->is.mesh, "tp:S(1)", shape, seed, a->is.dtype)));
+    TEST_OK(t, ts_step_replay(step));
+    ts_tensor *all = ts_redistribute(ts_scale(a->x, 0.5), "R");
+    TEST_OK(t, ts_tensor_wait(all)); /* so the products are whole */
+    multiply(&a->is, all, a->weight, y);
+    for (int32_t i = 0; i < a->is.weights; i++) {
+        int same = 0;
+        TEST_OK(t, ts_equal(a->y[i], ts_scale(y[i], 2.0), &same));
+        TEST_SAY(t, same, "result %d of %d weights: other bits", i, a->is.weights);
+    }
+    ts_scope_close(scope);
+}
+
+static void reorder_all(test *t, ts_step *step)
+{
+    ts_program *program = NULL, *better = NULL;
+    ts_reorder_options options;
+    ts_reorder_options_init(&options);
+    options.memory_bytes_max = (int64_t)1 << 40;
+    TEST_OK(t, ts_step_time(step));
+    TEST_OK(t, ts_step_program(step, &program));
+    TEST_OK(t, ts_program_reorder(program, &options, NULL, NULL, &better));
+    TEST_OK(t, ts_step_reorder(step, better, (int64_t)1 << 40, NULL));
+    ts_program_destroy(better);
+    ts_program_destroy(program);
+}
+
+/* In the recorded order, then in another. Returns how many pieces of work there are. */
+static int64_t run_again(test *t, again *a, int32_t algorithm)
+{
+    ts_step_summary is = TS_INIT(ts_step_summary);
+    a->algorithm = algorithm;
+    ts_step *step = ts_step_record(t->me, gather_and_multiply, a);
+    TEST_SAY(t, step != NULL, "%s", step ? "" : ts_rank_error(t->me)->text);
+    TEST_OK(t, ts_step_summarise(step, &is));
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        if (seed == 2) reorder_all(t, step);
+        compare_again(t, a, step, seed);
+    }
+    ts_step_destroy(step);
+    return is.works;
+}
+
+/* A step that is recorded has the rows that are here as work of their own, before the wait: one
+ * piece more than with the whole product, two where rows come from both sides. */
+TS_TEST_RANKS(chunks_of_what_is_on_its_way_run_again, 2, 3)
+{
+    if (!tsi_rank_device_of(t->me)->device->host_readable) return;
+    ts_mesh *mesh = ts_mesh_create(t->me, "tp=*");
+    bool between = t->index > 0 && t->index + 1 < t->count;
+    for (int number = 0; number < 4; number++) {
+        ts_scope scope = ts_scope_open(t->me, "again");
+        setting s = { .mesh = mesh, .n = t->count, .weights = 1 + number % 3 };
+        s.dtype = number > 1 ? TS_DTYPE_BF16 : TS_DTYPE_F32;
+        again a = { .is = s, .me = t->me };
+        a.x = numbers(mesh, "tp:S(1)", TS_SHAPE(B, ROWS * s.n, K), 1, s.dtype);
+        for (int32_t i = 0; i < s.weights; i++) {
+            a.weight[i] =
+                numbers(mesh, "tp:S(0)", TS_SHAPE(WIDE * s.n, K), 2 + (uint64_t)i, s.dtype);
+            a.y[i] = ts_variable(t->me);
+        }
+        int64_t whole = run_again(t, &a, TS_PRODUCT_WHOLE);
+        int64_t chunks = run_again(t, &a, TS_PRODUCT_CHUNKS);
+        if (tsi_kernel_rows_alone(tsi_rank_device_of(t->me)->device, s.dtype))
+            TEST_EQ(t, chunks, whole + (between ? 2 : 1));
+        for (int32_t i = 0; i < s.weights; i++)
+            ts_tensor_release(a.y[i]);
+        ts_scope_close(scope);
+    }
+    ts_mesh_release(mesh);
+}
+
 /* The algorithm that a call takes, and its bytes. */
 static int32_t taken(test *t, ts_mesh *mesh, const char *attributes, const ts_layout *const *in,
                      int64_t *bytes)

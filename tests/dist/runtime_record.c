@@ -3,7 +3,9 @@
  * that run ahead. Recorded on every rank, joined, proved, printed and read back. */
 #include "array/pool.h"
 #include "base/rank.h"
+#include "device/device.h"
 #include "harness/test.h"
+#include "op/core/kernel.h"
 #include "runtime/record.h"
 #include "tessera/autograd.h"
 #include "tessera/comm.h"
@@ -204,6 +206,54 @@ TS_TEST_RANKS(sources_of_moves_may_go, 1, 2, 3)
     TEST_OK(t, ts_scope_close(scope));
     TEST_OK(t, tsi_record_end(recording, &step));
     check_all(t, step);
+}
+
+/* Operators `linear` of the list: the first makes what the second changes, behind the wait for its
+ * input. */
+static void check_rows(test *t, const tsi_step *step)
+{
+    const tsi_step_list *list = tsi_step_list_of(step, t->index);
+    int32_t products = 0, waits = 0;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        waits += a->kind == TSI_ACTION_WAIT && products == 1;
+        if (a->kind != TSI_ACTION_OPERATOR || !strstr(a->what, "linear")) continue;
+        const tsi_touch *last = tsi_step_touches(list, a) + a->touch_count - 1;
+        TEST_EQ(t, last->how, products == 0 ? TSI_MAKES : TSI_WRITES);
+        products++;
+    }
+    TEST_EQ(t, products, 2);
+    TEST_EQ(t, waits, 1);
+}
+
+/* The rows of a product that are here are computed while the others come: two operators, and memory
+ * to the byte though what is gathered goes between them. Blocks with gaps are gathered from a copy.
+ */
+TS_TEST_RANKS(rows_that_are_here_are_recorded_apart, 2, 3)
+{
+    if (!tsi_kernel_rows_alone(tsi_rank_device_of(t->me)->device, TS_DTYPE_F32)) return;
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    for (int turned = 0; turned < 2; turned++) {
+        tsi_recording *recording = NULL;
+        tsi_step *step = NULL;
+        ts_scope scope = ts_scope_open(t->me, "rows");
+        ts_shape shape = turned ? TS_SHAPE(160, 64 * t->count) : TS_SHAPE(64 * t->count, 160);
+        ts_tensor *x = ts_rand(mesh, TS_DTYPE_F32, shape, turned ? "S(1)" : "S(0)");
+        ts_tensor *w = ts_rand(mesh, TS_DTYPE_F32, TS_SHAPE(128 * t->count, 160), "S(0)");
+        tsi_pool_peak_reset(tsi_pool_of(t->me));
+        int64_t live = tsi_pool_used(tsi_pool_of(t->me), -1).live;
+        TEST_OK(t, tsi_record_begin(t->me, &recording));
+        ts_tensor *half = ts_scale(x, 0.5), *rows = turned ? ts_transpose(half, 0, 1) : half;
+        ts_tensor *all = ts_redistribute(rows, "R");
+        if (turned) ts_tensor_drop(rows);
+        ts_tensor_drop(half);
+        TEST_CHECK(t, ts_linear(all, w, NULL) != NULL);
+        TEST_OK(t, ts_scope_close(scope));
+        TEST_OK(t, tsi_record_end(recording, &step));
+        if (step) check_memory(t, step, live);
+        if (step) check_rows(t, step);
+        check_all(t, step);
+    }
 }
 
 /* Axes that have no name, long ones that begin alike, and ranks that are one axis of a mesh and

@@ -152,8 +152,8 @@ ts_status tsi_op_plan_time(tsi_op_plan *plan, ts_tensor *const *in, int64_t roun
 /* Is the call's first input on its way, and may the rows along *dim that are here be computed
  * before it has come? Then the kernel so. (arriving.c) */
 bool tsi_op_arrives(const tsi_op_plan *plan, const ts_tensor *x, int32_t *dim);
-ts_status tsi_op_run_arriving(const tsi_op_plan *plan, const tsi_kernel_io *io, ts_tensor *x,
-                              int32_t dim);
+ts_status tsi_op_run_arriving(const tsi_op_plan *plan, const tsi_kernel_io *io,
+                              ts_tensor *const *in, tsi_array *const *result, int32_t dim);
 
 /* The rank keeps: the call draws from `stream`. What was drawn before is drawn from the same stream
  * again: a recomputation, a gradient. (kept_draw.c) */

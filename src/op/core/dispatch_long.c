@@ -297,7 +297,8 @@ static ts_status run_local(ts_rank *rank, const tsi_op_plan *plan, ts_tensor *co
         .in_place = plan->in_place,
     };
     int32_t dim = 0;
-    if (tsi_op_arrives(plan, used[0], &dim)) return tsi_op_run_arriving(plan, &io, used[0], dim);
+    if (tsi_op_arrives(plan, used[0], &dim))
+        return tsi_op_run_arriving(plan, &io, used, result, dim);
     if (used[0]) TSI_TRY(tsi_tensor_ready(used[0]));
     return tsi_op_run_kernel(plan, &io);
 }
