@@ -83,9 +83,12 @@ static void sort_blocks(tsi_works *w)
 {
     if (w->block_count > 0)
         qsort(w->block, (size_t)w->block_count, sizeof *w->block, compare_taken);
-    for (int64_t i = 1; i < w->block_count; i++) {
-        const tsi_taken *a = &w->block[i - 1], *b = &w->block[i];
-        w->unclear = w->unclear || (a->memory != b->memory && a->memory + a->bytes > b->memory);
+    const char *below = NULL, *reach = NULL; /* the ends of those that begin below it; of all */
+    for (int64_t i = 0; i < w->block_count; i++) {
+        const tsi_taken *b = &w->block[i];
+        if (i > 0 && b[-1].memory != b->memory) below = reach;
+        w->unclear = w->unclear || (below && below > b->memory);
+        if (!reach || b->memory + b->bytes > reach) reach = b->memory + b->bytes;
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "harness/test.h"
 #include "runtime/works.h"
 
@@ -132,5 +133,24 @@ TS_TEST(blocks_in_use_at_once_do_not_overlap)
         for (int32_t i = 0; i < PLACES; i++)
             most = held[i] > most ? held[i] : most;
         TEST_CHECK(t, bytes >= most && bytes <= 2 * most); /* first fit is not far off */
+    }
+}
+
+/* Memory that went back to the device while a step was recorded, and came again cut otherwise: the
+ * first block lies over the last, with one between them in the list. */
+TS_TEST(blocks_that_lie_over_each_other_keep_the_recorded_order)
+{
+    static char memory[256];
+    const tsi_taken apart[] = { { .memory = memory, .bytes = 128, .from = 0, .to = 1 },
+                                { .memory = memory, .bytes = 64, .from = 1, .to = 2 },
+                                { .memory = memory + 128, .bytes = 64, .from = 1, .to = 2 } };
+    for (int over = 0; over < 2; over++) {
+        tsi_kept kept = { 0 };
+        tsi_works w = { .kept = &kept, .block = tsi_alloc(sizeof apart), .block_count = 3 };
+        memcpy(w.block, apart, sizeof apart);
+        if (over) w.block[2].memory = memory + 64;
+        TEST_OK(t, tsi_works_tie(&w));
+        TEST_EQ(t, w.unclear, over);
+        tsi_works_release(&w, NULL);
     }
 }
