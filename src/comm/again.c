@@ -9,9 +9,11 @@
 #include "comm/comm.h"
 #include "device/block_task.h"
 
+/* Of a recording that failed, what it began may be under way: its handle is the caller's own. */
 static void again_destroy(void *context)
 {
     again *a = context;
+    if (a->work && a->work->again == a) a->work->again = NULL;
     if (a->call.group) {
         tsi_copies_put(a->call.group->comm, a->lists);
         ts_group_release(a->call.group);

@@ -750,3 +750,35 @@ TS_TEST_RANKS(no_value_is_written_into_an_expanded_slot, 1, 2)
     ts_step_destroy(step);
     TEST_OK(t, ts_scope_close(scope));
 }
+
+/* ---- what a recording that failed leaves ----------------------------------------------------- */
+
+typedef struct left { /* an operation that one recording begins, and another one waits for */
+    ts_rank *me;
+    float number;
+    ts_work *work;
+    bool waits;
+} left;
+
+static ts_status begin_or_wait(void *context)
+{
+    left *l = context;
+    if (l->waits) return ts_work_wait(l->work);
+    ts_array all = TS_INIT(ts_array);
+    all.data = &l->number;
+    all.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F32 };
+    return ts_group_all_reduce(ts_group_world(l->me), &all, &all, TS_REDUCE_SUM,
+                               TS_OPTIONS(ts_comm_options, .work = &l->work));
+}
+
+TS_TEST_RANKS(what_a_refused_step_began_is_no_part_of_the_next, 1)
+{
+    left l = { .me = t->me, .number = 1 };
+    for (int i = 0; i < 2; i++) {
+        l.waits = i > 0;
+        TEST_CHECK(t, ts_step_record(t->me, begin_or_wait, &l) == NULL);
+        TEST_SAYS(t, ts_rank_error(t->me)->text, i ? "issued before the step" : "under way");
+        TEST_OK(t, ts_rank_recover(t->me));
+    }
+    TEST_OK(t, ts_work_wait(l.work));
+}
