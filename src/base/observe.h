@@ -26,6 +26,7 @@ typedef enum tsi_news {
     TSI_NEWS_WAIT,    /* ts_work: an asynchronous one was waited for */
     TSI_NEWS_AGREE,   /* its name: what was issued last was an agreement of ranks, for no data */
     TSI_NEWS_FILL,    /* tsi_filled (tensor/tensor.h): a tensor was made, by no call */
+    TSI_NEWS_MOVING,  /* NULL: tensors are about to move; what was issued before is not for them */
     TSI_NEWS_MOVE,    /* tsi_moved (tensor/tensor.h): a tensor is now another, in another layout */
     TSI_NEWS_WRITE,   /* ts_tensor: a variable that has a value is about to get another */
     TSI_NEWS_MESSAGE, /* tsi_message (tensor/tensor.h): a tensor was sent or received */

@@ -282,6 +282,13 @@ static int32_t move_alone(tsi_recording *r, const tsi_moved *moved)
     return to;
 }
 
+/* The caller's own operations are for nothing that is told. */
+static void hear_moving(void *context, void *what)
+{
+    (void)what;
+    tsi_recording_catch_up(context);
+}
+
 static void hear_move(void *context, void *what)
 {
     tsi_recording *r = context;
@@ -406,6 +413,7 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
                                          [TSI_NEWS_WAIT] = tsi_recording_hear_wait,
                                          [TSI_NEWS_AGREE] = tsi_recording_hear_agree,
                                          [TSI_NEWS_FILL] = hear_fill,
+                                         [TSI_NEWS_MOVING] = hear_moving,
                                          [TSI_NEWS_MOVE] = hear_move,
                                          [TSI_NEWS_WRITE] = tsi_recording_hear_write,
                                          [TSI_NEWS_MESSAGE] = hear_message,

@@ -132,6 +132,7 @@ tsi_array *tsi_move_begin(const tsi_source *from, ts_mesh *to_mesh, const ts_lay
 {
     *move = NULL;
     if (from->layout == to) return tsi_array_retain(from->array);
+    tsi_tell(to_mesh->rank, TSI_NEWS_MOVING, NULL);
     ts_plan *plan = NULL;
     if (plan_for(to_mesh->rank, from, to, options, 0, &plan) != TS_OK) return NULL;
     tsi_array *array = NULL;
@@ -292,6 +293,7 @@ static ts_status move_many(ts_rank *rank, ts_tensor *const *x, const ts_sharding
     if (!item) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *item);
     tsi_move *move = NULL;
     ts_status status = TS_OK;
+    tsi_tell(rank, TSI_NEWS_MOVING, NULL);
     for (int32_t i = 0; status == TS_OK && i < count; i++)
         status = many_prepare(rank, x[i], to[i], tag, &item[i]);
     if (status == TS_OK) status = many_run(rank, &state->scratch, item, count, &move);

@@ -312,3 +312,48 @@ TS_TEST_RANKS(messages_are_recorded, 2, 3)
     }
     check_all(t, step);
 }
+
+/* ---- operations of the caller's own ---------------------------------------------------------- */
+
+static ts_status add_up(test *t, float *number, int32_t channel, ts_work **work)
+{
+    ts_array all = TS_INIT(ts_array);
+    all.data = number;
+    all.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F32 };
+    return ts_group_all_reduce(ts_group_world(t->me), &all, &all, TS_REDUCE_SUM,
+                               TS_OPTIONS(ts_comm_options, .channel = channel, .work = work));
+}
+
+/* What moves next is none of their business, on any rank: they touch nothing that is known. */
+TS_TEST_RANKS(operations_of_the_caller_move_no_tensors, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    float number[4] = { 1, 1, 1, 1 };
+    ts_work *work[2] = { NULL };
+    ts_scope scope = ts_scope_open(t->me, "own");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 6), "S(0)"), *y[5], *z = ts_square(x);
+    const ts_sharding *to[] = { ts_sharding_get(mesh, "S(1)"), ts_sharding_get(mesh, "R") };
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    TEST_OK(t, add_up(t, &number[0], 0, &work[0]));
+    y[0] = ts_redistribute(x, "R");
+    TEST_OK(t, add_up(t, &number[1], 0, NULL));
+    y[1] = ts_shift(x, "x", 1);
+    TEST_OK(t, add_up(t, &number[2], 1, &work[1]));
+    TEST_OK(t, ts_redistribute_many((ts_tensor *[]){ x, z }, to, 2, y + 2));
+    TEST_OK(t, add_up(t, &number[3], 0, NULL));
+    y[4] = ts_add(x, y[0]); /* moves one of them */
+    for (int i = 0; i < 2; i++)
+        TEST_OK(t, ts_work_wait(work[i]));
+    for (int i = 0; i < 5; i++)
+        TEST_OK(t, ts_tensor_wait(y[i]));
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    const tsi_step_list *list = step ? tsi_step_list_of(step, t->index) : NULL;
+    for (int32_t i = 0; list && i < list->action_count; i++)
+        for (int32_t k = 0; k < list->action[i].touch_count; k++)
+            if (list->action[i].kind == TSI_ACTION_ALL_REDUCE)
+                TEST_EQ(t, list->value[tsi_step_touches(list, &list->action[i])[k].value].bytes, 0);
+    check_all(t, step);
+}
