@@ -36,7 +36,7 @@
 #include "plan/topology.h"
 
 enum {
-    TSI_STEP_QUEUES = 8,           /* `main` among them */
+    TSI_STEP_QUEUES = 10,          /* `main` among them */
     TSI_STEP_NAME_MAX = 255,       /* bytes of a name */
     TSI_STEP_RANKS_MAX = 1 << 20,  /* of a step */
     TSI_STEP_MEMBERS_MAX = 1 << 24 /* of all groups together */

@@ -236,14 +236,15 @@ static int32_t message_channel(const tsi_team *team)
 
 /* Operations of one group and channel wait for each other, those of different groups do not. The
  * first groups on channel 0 have queues of their own, numbered by first use, so that ranks call
- * them alike; there are few queues, so others share that of the first. */
+ * them alike; there are few queues, so others share that of the first. With the other channels,
+ * messages of both ways and `main` they are all that a step may have. */
+_Static_assert(TSI_RECORDING_QUEUES + (TS_CHANNEL_COUNT - 1) + 2 + 1 <= TSI_STEP_QUEUES, "queues");
 static int32_t group_number(tsi_recording *r, int32_t group)
 {
     int32_t i = 0;
     while (i < r->group_count && r->group[i] != group)
         i++;
-    bool room = i < TSI_RECORDING_QUEUES && r->step->queue_count < TSI_STEP_QUEUES - 3;
-    if (i == r->group_count && room) r->group[r->group_count++] = group;
+    if (i == r->group_count && i < TSI_RECORDING_QUEUES) r->group[r->group_count++] = group;
     return i < r->group_count ? i : 0;
 }
 

@@ -357,3 +357,34 @@ TS_TEST_RANKS(operations_of_the_caller_move_no_tensors, 2, 3)
                 TEST_EQ(t, list->value[tsi_step_touches(list, &list->action[i])[k].value].bytes, 0);
     check_all(t, step);
 }
+
+/* Three groups, every channel and messages of both ways: each has a queue, and no rank needs one
+ * that there is no room for, alone or with the others. */
+TS_TEST_RANKS(every_channel_is_recorded, 4)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "a=2, b=2");
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    float number[TS_CHANNEL_COUNT] = { 1, 1, 1, 1 };
+    ts_work *work[TS_CHANNEL_COUNT] = { NULL };
+    ts_scope scope = ts_scope_open(t->me, "channels");
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(8, 8), "S(0), S(1)");
+    ts_meta meta = { .shape = TS_SHAPE(8, 8), .dtype = TS_DTYPE_F32 };
+    ts_peer next = { mesh, "b", 1, 0 }, last = { mesh, "b", -1, 0 };
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    ts_tensor *y[] = { ts_redistribute(x, "S(0), R"), ts_redistribute(x, "R, S(1)"),
+                       ts_redistribute(x, "S(1), S(0)"), ts_square(x) };
+    for (int32_t c = 1; c < TS_CHANNEL_COUNT; c++)
+        TEST_OK(t, add_up(t, &number[c], c, &work[c]));
+    if (t->index % 2 == 0) TEST_OK(t, ts_send(x, &next));
+    if (t->index % 2 == 1)
+        TEST_OK(t, ts_tensor_wait(ts_recv(&meta, ts_sharding_get(mesh, "S(0), S(1)"), &last)));
+    for (int32_t c = 1; c < TS_CHANNEL_COUNT; c++)
+        TEST_OK(t, ts_work_wait(work[c]));
+    for (int i = 0; i < 4; i++)
+        TEST_OK(t, ts_tensor_wait(y[i]));
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, ts_rank_sync(t->me));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    check_all(t, step);
+}
