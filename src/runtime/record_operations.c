@@ -262,6 +262,19 @@ static ts_status queue_of(tsi_recording *r, const tsi_issued *issued, tsi_action
     return tsi_step_queue(r->step, name, &action->queue);
 }
 
+/* "layers.0.12": the 12th of its group; channels of the caller's count for themselves,
+ * "layers.0.1:12". */
+static void name_operation(const tsi_issued *issued, char *name)
+{
+    const tsi_fingerprint *print = &issued->operation->print;
+    bool point = print->kind == TSI_COMM_SEND || print->kind == TSI_COMM_RECV;
+    char channel[16] = "";
+    if (print->channel > 0) (void)snprintf(channel, sizeof channel, "%d:", print->channel);
+    (void)snprintf(name, TSI_RECORDING_NAME, "%.150s.%s%llu", point ? "message" : issued->name,
+                   channel, (unsigned long long)print->sequence);
+    tsi_recording_clean(name);
+}
+
 static ts_status describe(tsi_recording *r, const tsi_issued *issued, tsi_action *action,
                           char *name)
 {
@@ -271,9 +284,7 @@ static ts_status describe(tsi_recording *r, const tsi_issued *issued, tsi_action
     action->bytes = action->kind == TSI_ACTION_EXCHANGE
                         ? tsi_work_bytes_received(work)
                         : print->count * (int64_t)ts_dtype_size((ts_dtype)print->dtype);
-    (void)snprintf(name, TSI_RECORDING_NAME, "%.150s.%llu", point ? "message" : issued->name,
-                   (unsigned long long)print->sequence);
-    tsi_recording_clean(name);
+    name_operation(issued, name);
     action->what = name;
     if (point) {
         action->peer = (int32_t)(work->team->rank ? work->team->rank[print->root] : print->root);

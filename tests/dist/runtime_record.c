@@ -388,3 +388,27 @@ TS_TEST_RANKS(every_channel_is_recorded, 4)
     TEST_OK(t, tsi_record_end(recording, &step));
     check_all(t, step);
 }
+
+/* Each channel counts its operations: the first of one is not the first of another. */
+TS_TEST_RANKS(reductions_of_channels_are_told_apart, 2, 3)
+{
+    tsi_recording *recording = NULL;
+    tsi_step *step = NULL;
+    float in[4] = { 1, 2, 3, 4 }, out[TS_CHANNEL_COUNT][2];
+    ts_scope scope = ts_scope_open(t->me, "own");
+    ts_tensor *x = ts_ones(ts_mesh_create(t->me, "x=*"), TS_DTYPE_F32, TS_SHAPE(6), "S(0)");
+    TEST_OK(t, tsi_record_begin(t->me, &recording));
+    for (int32_t c = 0; c < TS_CHANNEL_COUNT; c++) {
+        ts_array from = TS_INIT(ts_array), to = TS_INIT(ts_array);
+        from.data = in;
+        from.meta = (ts_meta){ .shape = TS_SHAPE(t->count), .dtype = TS_DTYPE_F32 };
+        to.data = out[c];
+        to.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F32 };
+        TEST_OK(t, ts_group_reduce_scatter(ts_group_world(t->me), &from, &to, TS_REDUCE_SUM,
+                                           TS_OPTIONS(ts_comm_options, .channel = c)));
+    }
+    TEST_CHECK(t, ts_square(x) != NULL);
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, tsi_record_end(recording, &step));
+    check_all(t, step);
+}
