@@ -73,7 +73,6 @@ static ts_status ring_step(ts_mesh *mesh, int32_t axis, int64_t hops, tsi_array 
     int64_t size = mesh->desc->size[axis], at = mesh->coord[axis];
     ts_group *group = tsi_mesh_axes_group(mesh, 1u << axis);
     if (!group) return ts_rank_status(mesh->rank);
-    tsi_tell(mesh->rank, TSI_NEWS_MOVING, NULL);
     ts_part send = part_of(from, (at + hops) % size), recv = part_of(to, (at + size - hops) % size);
     ts_exchange exchange = TS_INIT(ts_exchange);
     exchange.dtype = from->dtype;
@@ -127,6 +126,7 @@ ts_tensor *(ts_shift)(ts_tensor *x, const char *axis, int64_t hops)
     const ts_layout *layout = turned_layout(x, k, hops, &mesh);
     if (!layout) return NULL;
     tsi_move *move = NULL;
+    tsi_tell(rank, TSI_NEWS_MOVING, NULL);
     tsi_array *array = shifted_block(x, mesh, layout, k, hops, &move);
     ts_tensor *y = array ? tsi_tensor_make(mesh, layout, (ts_dtype)x->dtype, array, move) : NULL;
     ts_layout_release(layout);
@@ -200,9 +200,9 @@ static ts_status transfer(ts_rank *rank, const ts_peer *peer, tsi_array *array, 
 {
     ts_group *group = NULL;
     int64_t other = -1;
+    tsi_tell(rank, TSI_NEWS_MOVING, NULL);
     TSI_TRY(pair_of(sends ? "send" : "recv", peer, &group, &other));
     if (!group) return TS_OK;
-    tsi_tell(rank, TSI_NEWS_MOVING, NULL);
     ts_work *work = NULL;
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.name = rank->label ? rank->label : sends ? "send" : "recv";

@@ -131,8 +131,8 @@ tsi_array *tsi_move_begin(const tsi_source *from, ts_mesh *to_mesh, const ts_lay
                           const ts_move_options *options, tsi_move **move)
 {
     *move = NULL;
-    if (from->layout == to) return tsi_array_retain(from->array);
     tsi_tell(to_mesh->rank, TSI_NEWS_MOVING, NULL);
+    if (from->layout == to) return tsi_array_retain(from->array);
     ts_plan *plan = NULL;
     if (plan_for(to_mesh->rank, from, to, options, 0, &plan) != TS_OK) return NULL;
     tsi_array *array = NULL;
