@@ -135,7 +135,8 @@ TS_API ts_status ts_group_batch_end(ts_rank *me, const ts_comm_options *options)
 
 /* ---- operations in flight -------------------------------------------------------------------- */
 TS_API ts_status ts_work_wait(ts_work *work /* takes */); /* recorded [any]; accepts NULL */
-/* 1: complete, wait will not block. On the rank's thread; elsewhere 1, and the wait refuses it. */
+/* 1: complete, wait will not block. On the rank's thread; elsewhere 1, and the wait refuses it. Who
+ * asks again and again waits, too: the timeout after the first 0 it is 1, and the wait says why. */
 TS_API int ts_work_test(ts_work *work);
 
 TS_END_C

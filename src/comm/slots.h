@@ -74,6 +74,7 @@ struct ts_work {
     void *kept;               /* copies of rows and parts */
     ts_work *inside;          /* a batch: its operations, linked by next; base is unused then */
     struct again *again;      /* of a step that is recorded: what issues it once more (again.c) */
+    int64_t asked_until_ns;   /* ts_work_test found it unfinished: asking ends then; 0: never */
     bool batch;
     bool on_stack; /* a blocking call: belongs to the caller's frame */
     bool standing; /* belongs to who issues it again and again (tsi_standing) */

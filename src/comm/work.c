@@ -383,7 +383,29 @@ bool tsi_work_test(ts_work *work)
     return true;
 }
 
+/* Who asks again and again waits, too, from the first look on, and no longer than who waits: from
+ * then on a wait is over at once, and says who did not come. */
+static void ask_no_longer(ts_work *work)
+{
+    const tsi_comm_world *world = work->comm->world;
+    tsi_work *base = &work->base;
+    int64_t now = tsi_clock_ns();
+    if (is_done(work)) return;
+    if (work->asked_until_ns == 0) {
+        work->asked_until_ns = tsi_clock_after_ms(base->timeout_ms);
+    } else if (now >= work->asked_until_ns) {
+        base->deadline_ns = now;
+        (void)world->engine->wait(world->engine_state, base);
+    }
+}
+
 int ts_work_test(ts_work *work)
 {
-    return work == NULL || check_thread(work) != TS_OK || tsi_work_test(work);
+    if (work == NULL || check_thread(work) != TS_OK || tsi_work_test(work)) return 1;
+    ts_work *one = work->batch ? work->inside : work;
+    while (one != NULL) {
+        ask_no_longer(one);
+        one = work->batch ? one->next : NULL;
+    }
+    return all_done(work);
 }

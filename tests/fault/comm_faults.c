@@ -396,6 +396,43 @@ TS_TEST(comm_stall_in_a_circle)
     }
 }
 
+/* Rank 0 asks instead of waiting, for two operations, the second of a batch. */
+static ts_status asks(ts_rank *me, ts_group *group, int64_t index)
+{
+    float value[4] = { 0 };
+    ts_array array[2] = { vector_of(value, TS_DTYPE_F32, 1),
+                          vector_of(value + 1, TS_DTYPE_F32, 1) };
+    ts_work *work = NULL, *batch = NULL;
+    if (index == 1) {
+        struct timespec too_long = { .tv_nsec = 900000000 };
+        (void)nanosleep(&too_long, NULL);
+        return ts_group_barrier(group, NULL);
+    }
+    (void)ts_group_recv(group, &array[0], 1, TS_OPTIONS(ts_comm_options, .work = &work));
+    (void)ts_group_batch_begin(me);
+    (void)ts_group_recv(group, &array[1], 1, NULL);
+    (void)ts_group_batch_end(me, TS_OPTIONS(ts_comm_options, .work = &batch));
+    int64_t end = tsi_clock_ns() + INT64_C(5000000000);
+    while (!ts_work_test(work) && tsi_clock_ns() < end) {
+    }
+    bool ended = ts_work_test(work) && ts_work_test(batch);
+    if (!ended) (void)ts_rank_fail(me, TS_ERR_INTERNAL, "asked for ever");
+    (void)ts_work_wait(batch);
+    return ts_work_wait(work);
+}
+
+TS_TEST(comm_stall_ends_who_asks)
+{
+    static stage s;
+    perform(&s, 2, asks, 300);
+    for (int i = 0; i < 2; i++) {
+        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
+        TEST_SAYS(t, s.note[i].text, "rank 0 waited 300 ms in recv #1 from member 1");
+        TEST_SAYS(t, s.note[i].text, "for rank 1 (last: nothing yet)");
+        TEST_EQ(t, s.note[i].culprit, 1);
+    }
+}
+
 static ts_status never_receives(ts_rank *me, ts_group *group, int64_t index)
 {
     static float large[50000];

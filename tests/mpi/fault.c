@@ -13,6 +13,7 @@
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *   chain      rank 1 stalls, rank 0 waits for it, and rank 2, which gives up first, for rank 0
  *   idle       rank 1 stalls while its peers ask for data that it has offered
+ *   asks       rank 1 stalls while its peers ask again and again whether it came
  *   half       the first process, of two ranks, is killed when its rank 0 has left
  *   behind     rank 1 fails, again and again, as soon as it has an operation behind itself
  *
@@ -259,6 +260,22 @@ static ts_status wait_in_a_chain(ts_rank *me, int64_t index)
     return ts_group_barrier(ts_group_create(me, (int64_t[]){ 0, 2 }, 2, NULL), &options);
 }
 
+static ts_status ask_for(ts_rank *me, int64_t index)
+{
+    int64_t value = 0;
+    ts_work *work = NULL;
+    ts_array array = TS_INIT(ts_array);
+    array.data = &value;
+    array.meta.dtype = TS_DTYPE_I64;
+    if (index == 1) sleep_ms(2 * TIMEOUT_MS);
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.work = &work;
+    (void)ts_group_broadcast(ts_group_world(me), &array, 1, &options);
+    while (!ts_work_test(work))
+        sleep_ms(1);
+    return ts_work_wait(work);
+}
+
 /* Nobody moves data of rank 1, which has no helpers, while it is away. */
 static ts_status offer_and_idle(ts_rank *me, int64_t index)
 {
@@ -332,6 +349,7 @@ static ts_status act(ts_rank *me, const run *this)
     if (is(this, "behind")) return fail_behind(me, this->index);
     if (is(this, "chain")) return wait_in_a_chain(me, this->index);
     if (is(this, "idle")) return offer_and_idle(me, this->index);
+    if (is(this, "asks")) return ask_for(me, this->index);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
     if (is(this, "lost") && this->index == 1) return status;
@@ -397,7 +415,7 @@ static bool is_right(const run *this, ts_status status, const char *text)
     if (is(this, "chain"))
         return status == TS_ERR_PEER && says(text, "rank 1 stalled: rank 2 waited 500 ms for rank "
                                                    "0, which waits for it, in barrier");
-    if (is(this, "idle"))
+    if (is(this, "idle") || is(this, "asks"))
         return status == TS_ERR_PEER && says(text, "rank 1 stalled") && says(text, "broadcast");
     bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");
     if (is(this, "mismatch")) named = named && says(text, "barrier") && says(text, "disagree");
