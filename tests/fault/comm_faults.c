@@ -376,24 +376,50 @@ TS_TEST(comm_stall_names_the_rank_that_waits_for_nobody)
     }
 }
 
-/* Both wait for a message of the other: the one who is asked for is named. */
+/* Each of the first three waits for a message of the next one, and the others for one of rank 0. */
 static ts_status waits_in_a_circle(ts_rank *me, ts_group *group, int64_t index)
 {
     float value = 0;
     ts_array array = vector_of(&value, TS_DTYPE_F32, 1);
-    (void)me;
-    return ts_group_recv(group, &array, 1 - index, NULL);
+    int64_t last = ts_rank_count(me) > 2 ? 2 : 1, from = index < last ? index + 1 : 0;
+    (void)ts_group_barrier(ts_group_world(me), NULL); /* so that all of them wait for as long */
+    return ts_group_recv(group, &array, from, NULL);
+}
+
+/* The same, by collectives of pairs. */
+static ts_status meets_in_a_circle(ts_rank *me, ts_group *group, int64_t index)
+{
+    const int64_t pair[3][2] = { { 0, 1 }, { 1, 2 }, { 2, 0 } };
+    (void)group;
+    ts_group *own = ts_group_create(me, pair[index], 2, NULL);
+    (void)ts_group_barrier(ts_group_world(me), NULL);
+    return ts_group_barrier(own, TS_OPTIONS(ts_comm_options, .timeout_ms = 300));
+}
+
+static void is_circle(test *t, int64_t ranks, scene_fn scene, const char *words)
+{
+    static stage s;
+    perform(&s, ranks, scene, 300);
+    for (int i = 0; i < ranks; i++) {
+        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
+        TEST_EQ(t, s.note[i].culprit, -1);
+        TEST_SAYS(t, s.note[i].text, words);
+        TEST_SAYS(t, s.note[i].text, " wait for each other in a circle: rank ");
+        TEST_CHECK(t, strstr(s.note[i].text, "keeps") == NULL);
+    }
+    for (int i = 0; i < (ranks < 3 ? ranks : 3); i++) {
+        char name[40];
+        (void)snprintf(name, sizeof name, "rank %d ", i);
+        TEST_SAYS(t, s.note[0].text, name);
+    }
 }
 
 TS_TEST(comm_stall_in_a_circle)
 {
-    static stage s;
-    perform(&s, 2, waits_in_a_circle, 200);
-    for (int i = 0; i < 2; i++) {
-        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
-        TEST_SAYS(t, s.note[i].text, "waited 200 ms in recv #1 from member ");
-        TEST_CHECK(t, strstr(s.note[i].text, "keeps") == NULL);
-    }
+    is_circle(t, 2, waits_in_a_circle, " waited 300 ms in recv #1 from member ");
+    is_circle(t, 3, waits_in_a_circle, " (last: recv #1 (");
+    is_circle(t, 5, waits_in_a_circle, " (last: recv #1 (");
+    is_circle(t, 3, meets_in_a_circle, " waited 300 ms in barrier #1 on group ranks ");
 }
 
 /* Rank 0 asks instead of waiting, for two operations, the second of a batch. */

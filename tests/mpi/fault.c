@@ -12,6 +12,7 @@
  *   signal     rank 1 leaves, and others wait for its signal   silence   it is killed instead
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *   chain      rank 1 stalls, rank 0 waits for it, and rank 2, which gives up first, for rank 0
+ *   circle     each rank waits for a message of the next one
  *   idle       rank 1 stalls while its peers ask for data that it has offered
  *   asks       rank 1 stalls while its peers ask again and again whether it came
  *   half       the first process, of two ranks, is killed when its rank 0 has left
@@ -260,6 +261,15 @@ static ts_status wait_in_a_chain(ts_rank *me, int64_t index)
     return ts_group_barrier(ts_group_create(me, (int64_t[]){ 0, 2 }, 2, NULL), &options);
 }
 
+static ts_status wait_in_a_circle(ts_rank *me, int64_t index)
+{
+    int64_t value = 0;
+    ts_array array = TS_INIT(ts_array);
+    array.data = &value;
+    array.meta.dtype = TS_DTYPE_I64;
+    return ts_group_recv(ts_group_world(me), &array, (index + 1) % ts_rank_count(me), NULL);
+}
+
 static ts_status ask_for(ts_rank *me, int64_t index)
 {
     int64_t value = 0;
@@ -348,6 +358,7 @@ static ts_status act(ts_rank *me, const run *this)
     if (is(this, "signal") || is(this, "silence")) return miss_signal(me, this);
     if (is(this, "behind")) return fail_behind(me, this->index);
     if (is(this, "chain")) return wait_in_a_chain(me, this->index);
+    if (is(this, "circle")) return wait_in_a_circle(me, this->index);
     if (is(this, "idle")) return offer_and_idle(me, this->index);
     if (is(this, "asks")) return ask_for(me, this->index);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
@@ -383,11 +394,13 @@ static int64_t process_index(void)
     return text != NULL ? strtoll(text, NULL, 10) : -1;
 }
 
-/* Who waits in a collective is told who failed first, where it is not both sides of a mismatch. */
+/* Who waits in a collective is told who failed first, where it is not both sides of a mismatch or
+ * all that wait for each other. */
 static bool is_named(const run *this)
 {
     if (is(this, "signal")) return true; /* no collective */
-    return this->culprit == (is(this, "mismatch") ? -1 : 1) || this->culprit == NOBODY;
+    bool nobody_alone = is(this, "mismatch") || is(this, "circle");
+    return this->culprit == (nobody_alone ? -1 : 1) || this->culprit == NOBODY;
 }
 
 static bool is_right(const run *this, ts_status status, const char *text)
@@ -415,6 +428,11 @@ static bool is_right(const run *this, ts_status status, const char *text)
     if (is(this, "chain"))
         return status == TS_ERR_PEER && says(text, "rank 1 stalled: rank 2 waited 500 ms for rank "
                                                    "0, which waits for it, in barrier");
+    if (is(this, "circle"))
+        return status == TS_ERR_PEER && says(text, "wait for each other in a circle: rank ") &&
+               says(text, "; rank 0 is in recv") + says(text, "; rank 1 is in recv") +
+                       says(text, "; rank 2 is in recv") ==
+                   2;
     if (is(this, "idle") || is(this, "asks"))
         return status == TS_ERR_PEER && says(text, "rank 1 stalled") && says(text, "broadcast");
     bool named = says(text, "rank 1") && says(text, "all_reduce") && says(text, "fault.c:");

@@ -272,26 +272,67 @@ static int64_t first_needed(const tsi_mpi_op *op)
     return -1;
 }
 
-/* This rank waits for `needed`, which may wait for another one: the end of the chain, or `needed`
- * where it is a circle. What ranks of other nodes wait for is not known here. */
-static int64_t end_of_chain(const tsi_mpi_rank *rank, int64_t needed)
+/* Whom a rank waits for: this one for `needed`. -1: for nobody; what ranks of other nodes wait for
+ * is not known here. */
+static int64_t next_of(const tsi_mpi_rank *rank, int64_t needed, int64_t index)
 {
-    const tsi_mpi *mpi = rank->mpi;
+    int64_t place = rank->mpi->place[index];
+    if (index == rank->index) return needed;
+    return place >= 0 ? atomic_load(&rank->mpi->segment.slot[place].waits_for) - 1 : -1;
+}
+
+/* This rank waits for `needed`, which may wait for another one: the end of the chain, or a rank of
+ * the circle that it leads to. */
+static int64_t end_of_chain(const tsi_mpi_rank *rank, int64_t needed, bool *circle)
+{
     int64_t end = needed;
-    for (int64_t hops = 0; hops < mpi->rank_count; hops++) {
-        int64_t place = mpi->place[end];
-        int64_t next = place >= 0 ? atomic_load(&mpi->segment.slot[place].waits_for) - 1 : -1;
+    for (int64_t hops = 0; hops < rank->mpi->rank_count; hops++) {
+        int64_t next = next_of(rank, needed, end);
+        *circle = next >= 0;
         if (next < 0) return end;
-        if (next == rank->index) return needed;
         end = next;
     }
-    return needed;
+    return end;
+}
+
+static void say_circle(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t needed, int64_t from)
+{
+    enum { COUNTED = 8, NAMED = 4 };
+    char own[256], text[TSI_ERROR_TEXT_MAX], ranks[256] = "ranks", others[900] = "";
+    int64_t at = from, count = 0;
+    int used = 5, told = 0;
+    do {
+        if (count < COUNTED)
+            used += snprintf(ranks + used, sizeof ranks - (size_t)used, "%s %lld",
+                             count > 0 ? "," : "", (long long)at);
+        if (count < NAMED && at != rank->index && told < (int)sizeof others - 2) {
+            told += snprintf(others + told, sizeof others - (size_t)told, "; ");
+            told += doing(rank->mpi, at, others + told, sizeof others - (size_t)told);
+        }
+        at = next_of(rank, needed, at);
+        count++;
+    } while (at >= 0 && at != from && count < rank->mpi->rank_count);
+    if (count > COUNTED)
+        snprintf(ranks + used, sizeof ranks - (size_t)used, " and %lld more",
+                 (long long)(count - COUNTED));
+    rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
+    snprintf(text, sizeof text,
+             "%s wait for each other in a circle: rank %lld waited %lld ms for rank %lld in %s%s",
+             ranks, (long long)rank->index, (long long)op->work->timeout_ms, (long long)needed, own,
+             others);
+    tsi_poison_set(rank, TS_ERR_PEER, -1, "%s", text);
 }
 
 static void say_stalled(tsi_mpi_rank *rank, const tsi_mpi_op *op)
 {
     char own[256], text[TSI_ERROR_TEXT_MAX], whom[64] = "it";
-    int64_t needed = first_needed(op), culprit = needed < 0 ? -1 : end_of_chain(rank, needed);
+    bool circle = false;
+    int64_t needed = first_needed(op);
+    int64_t culprit = needed < 0 ? -1 : end_of_chain(rank, needed, &circle);
+    if (circle) {
+        say_circle(rank, op, needed, culprit);
+        return;
+    }
     rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
     if (culprit != needed)
         snprintf(whom, sizeof whom, "rank %lld, which waits for it,", (long long)needed);

@@ -210,7 +210,8 @@ static void show(const visit *v)
     atomic_store_explicit(&v->chair->peer, peer, memory_order_release);
 }
 
-/* False: the deadline passed. */
+/* False: the deadline passed. Then it still counts as one who sleeps, until it has said so: others
+ * whose time is over look whom it waits for. */
 static bool sit(visit *v)
 {
     if (spin(v)) return true;
@@ -220,7 +221,7 @@ static bool sit(visit *v)
     atomic_store_explicit(&v->chair->sleeping, 1, memory_order_seq_cst);
     uint32_t word = atomic_load_explicit(&v->chair->word, memory_order_seq_cst);
     if (!is_wakeful(v)) in_time = tsi_wait_word(&v->chair->word, word, 0, v->deadline_ns);
-    atomic_store_explicit(&v->chair->sleeping, 0, memory_order_seq_cst);
+    if (in_time) atomic_store_explicit(&v->chair->sleeping, 0, memory_order_seq_cst);
     return in_time;
 }
 
@@ -272,6 +273,7 @@ static ts_status threads_wait(void *state, tsi_work *work)
         if (sit(&v)) continue;
         v.deadline_ns = INT64_MAX; /* if all came meanwhile, it is carried out and ends by itself */
         tsi_fault_stalled(engine, work);
+        atomic_store_explicit(&v.chair->sleeping, 0, memory_order_seq_cst);
     }
     return work->status;
 }

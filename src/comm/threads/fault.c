@@ -16,7 +16,8 @@
 #include "base/intmath.h"
 #include "comm/threads/threads.h"
 
-enum { NAMED_MAX = 4 }; /* missing ranks that a sentence names */
+enum { NAMED_MAX = 4 };  /* missing ranks that a sentence names */
+enum { CIRCLE_MAX = 8 }; /* ranks of a circle that it counts up */
 
 bool tsi_threads_faulty(const tsi_threads *engine)
 {
@@ -74,7 +75,7 @@ void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, 
 {
     char doing[280];
     tsi_fingerprint_text(&work->print, doing, sizeof doing);
-    (void)snprintf(out, size, "%.600s; rank %" PRId64 " was in %s", engine->fault_text,
+    (void)snprintf(out, size, "%.700s; rank %" PRId64 " was in %s", engine->fault_text,
                    work->rank->index, doing);
 }
 
@@ -93,12 +94,14 @@ static int64_t missing_members(const tsi_work *work, int64_t *missing, int64_t m
     return count;
 }
 
-/* The first rank that a rank which sleeps waits for, or -1. It may wake up meanwhile: this is for
- * words only. */
+/* The first rank that a rank which sleeps waits for, or -1: one that was rung may have what it
+ * waits for. It may wake up meanwhile: this is for words only. */
 static int64_t waits_for(const tsi_threads *engine, int64_t rank)
 {
     const tsi_chair *chair = &engine->chair[rank - engine->world->first_index];
-    if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst)) return -1;
+    if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst) ||
+        atomic_load_explicit(&chair->rung, memory_order_seq_cst))
+        return -1;
     tsi_lane *lane = atomic_load_explicit(&chair->lane, memory_order_acquire);
     if (lane == NULL) return atomic_load_explicit(&chair->peer, memory_order_acquire);
     uint64_t sequence = atomic_load_explicit(&chair->sequence, memory_order_acquire);
@@ -107,18 +110,28 @@ static int64_t waits_for(const tsi_threads *engine, int64_t rank)
     return count > 0 ? lane->hall->team->rank[member] : -1;
 }
 
-/* `self` waits for `rank`, which may wait for another one: the end of the chain, or `rank` where it
- * is a circle. */
-static int64_t end_of_chain(const tsi_threads *engine, int64_t self, int64_t rank)
+/* A rank that has waited for another one, which may wait for a third. */
+typedef struct stall {
+    const tsi_threads *engine;
+    int64_t self, needed;
+} stall;
+
+static int64_t next_of(const stall *s, int64_t rank)
 {
-    int64_t end = rank;
-    for (int64_t hops = 0; hops < engine->world->local_count; hops++) {
-        int64_t next = waits_for(engine, end);
+    return rank == s->self ? s->needed : waits_for(s->engine, rank);
+}
+
+/* The end of the chain, which waits for nobody, or a rank of the circle that it leads to. */
+static int64_t end_of_chain(const stall *s, bool *circle)
+{
+    int64_t end = s->needed;
+    for (int64_t hops = 0; hops < s->engine->world->local_count; hops++) {
+        int64_t next = next_of(s, end);
+        *circle = next >= 0;
         if (next < 0) return end;
-        if (next == self) return rank;
         end = next;
     }
-    return rank;
+    return end;
 }
 
 /* "rank 1 (last: barrier #3, ended 2.0 s ago)". */
@@ -127,6 +140,47 @@ static int name(const tsi_threads *engine, int64_t rank, char *out, size_t size)
     char doing[120];
     tsi_rank_doing(engine->world->rank[rank - engine->world->first_index], doing, sizeof doing);
     return snprintf(out, size, "rank %" PRId64 " (last: %s)", rank, doing);
+}
+
+/* "ranks 1, 2, 0 wait for each other in a circle: "; to `others`, what those do that have not been
+ * named: "; rank 0 (last: ...)". */
+static void name_circle(const stall *s, int64_t from, char *out, size_t size, char *others,
+                        size_t others_size)
+{
+    int64_t most = s->engine->world->local_count, count = 0, rank = from;
+    int used = snprintf(out, size, "ranks"), told = 0;
+    do {
+        const char *comma = count > 0 ? "," : "";
+        if (count < CIRCLE_MAX)
+            used += snprintf(out + used, size - (size_t)used, "%s %" PRId64, comma, rank);
+        if (count < NAMED_MAX && rank != s->self && rank != s->needed) {
+            told += snprintf(others + told, others_size - (size_t)told, "; ");
+            told += name(s->engine, rank, others + told, others_size - (size_t)told);
+        }
+        rank = next_of(s, rank);
+        count++;
+    } while (rank >= 0 && rank != from && count < most);
+    if (count > CIRCLE_MAX)
+        used +=
+            snprintf(out + used, size - (size_t)used, " and %" PRId64 " more", count - CIRCLE_MAX);
+    (void)snprintf(out + used, size - (size_t)used, " wait for each other in a circle: ");
+}
+
+/* Who is to blame, -1 where it is a circle; what to say of it before the sentence, and after. */
+static int64_t blame(const stall *s, char *first, size_t size, char *last, size_t last_size)
+{
+    bool circle = false;
+    int64_t end = end_of_chain(s, &circle);
+    first[0] = last[0] = '\0';
+    if (circle) {
+        name_circle(s, end, first, size, last, last_size);
+        return -1;
+    }
+    if (end == s->needed) return end;
+    int used = name(s->engine, end, first, size);
+    (void)snprintf(first + used, size - (size_t)used,
+                   " keeps rank %" PRId64 " waiting: ", s->needed);
+    return end;
 }
 
 /* The first few of them. */
@@ -148,17 +202,13 @@ void tsi_fault_stalled(tsi_threads *engine, const tsi_work *work)
     int64_t missing[NAMED_MAX];
     int64_t count = missing_members(work, missing, NAMED_MAX);
     if (count == 0) return; /* all came: it goes on */
-    char text[1400], doing[280], whom[768], end[160], first[240] = "";
-    int64_t rank = work->team->rank[missing[0]];
-    int64_t culprit = end_of_chain(engine, work->rank->index, rank);
+    char text[2200], doing[280], whom[768], first[240], last[768];
+    stall s = { engine, work->rank->index, work->team->rank[missing[0]] };
+    int64_t culprit = blame(&s, first, sizeof first, last, sizeof last);
     tsi_fingerprint_text(&work->print, doing, sizeof doing);
     name_missing(engine, work->team, missing, count, whom, sizeof whom);
-    if (culprit != rank) {
-        (void)name(engine, culprit, end, sizeof end);
-        (void)snprintf(first, sizeof first, "%s keeps rank %" PRId64 " waiting: ", end, rank);
-    }
-    (void)snprintf(text, sizeof text, "%srank %" PRId64 " waited %" PRId64 " ms in %s for %s",
-                   first, work->rank->index, work->timeout_ms, doing, whom);
+    (void)snprintf(text, sizeof text, "%srank %" PRId64 " waited %" PRId64 " ms in %s for %s%s",
+                   first, work->rank->index, work->timeout_ms, doing, whom, last);
     tsi_threads_fault(engine, culprit, TS_ERR_PEER, text);
 }
 
