@@ -16,6 +16,7 @@
  *
  * A wait ends with TS_ERR_PEER and a sentence when another rank failed, when the one it is for has
  * finished, or after the timeout: the options', else the group's, else the world's, else a minute.
+ * The last two end collectives of all ranks, too, and ts_error.rank is the rank that did not come.
  * After ts_rank_recover no signal of before is left. While a step is recorded signals, waits and
  * barriers are refused, since its replays would not do them again, and so they are in a batch.
  * All of the memory is there once it is made: none that is missing is found by a signal later. */

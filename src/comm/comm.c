@@ -249,6 +249,26 @@ bool tsi_comm_absent(const ts_world *world, int64_t rank)
            engine->absent(tsi_comm_engine_state(world), rank);
 }
 
+void tsi_comm_awaits(ts_rank *rank, int64_t peer)
+{
+    const tsi_comm_world *world = tsi_comm_of_world(rank->world);
+    world->engine->awaits(world->engine_state, rank, peer);
+}
+
+/* Any collective ends with it. */
+ts_status tsi_comm_ended(ts_group *group, const char *name)
+{
+    return (ts_group_barrier)(group, TS_OPTIONS(ts_comm_options, .name = name));
+}
+
+ts_status tsi_comm_unmet(ts_group *group, int64_t peer, int64_t waited_ms, const char *doing,
+                         const char *name)
+{
+    const tsi_comm_world *world = group->comm->world;
+    world->engine->unmet(world->engine_state, group->comm->rank, peer, waited_ms, doing);
+    return tsi_comm_ended(group, name);
+}
+
 ts_status tsi_comm_recover(ts_rank *rank)
 {
     tsi_comm_rank *comm = tsi_comm_of_rank(rank);

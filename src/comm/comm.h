@@ -36,10 +36,19 @@ void tsi_comm_leave(ts_rank *rank, ts_status status, const char *sentence);
  * collectives do this themselves when they meet a pending error that is not TS_BLAST_AGREED. */
 void tsi_comm_fail(ts_rank *rank);
 
-/* Must who waits for another rank outside of a collective give up? A collective then says why. */
+/* Must who waits for another rank outside of a collective give up? tsi_comm_ended says why. */
 bool tsi_comm_faulty(ts_world *world);
 /* Has that rank ended, so that it will do nothing more? What it did before is seen after this. */
 bool tsi_comm_absent(const ts_world *world, int64_t rank);
+/* The rank waits for another one of the world outside of a collective: who looks why it does not
+ * come itself finds that. -1: not any more. */
+void tsi_comm_awaits(ts_rank *rank, int64_t peer);
+/* It gives that up, after waited_ms, or since that rank is absent (0): as in a collective, all hear
+ * who did not come. `doing` says in what it waited, `name` what it waited with. */
+ts_status tsi_comm_unmet(ts_group *group, int64_t peer, int64_t waited_ms, const char *doing,
+                         const char *name);
+/* The sentence of the fault that ended such a wait, if there is one (tsi_comm_faulty). */
+ts_status tsi_comm_ended(ts_group *group, const char *name);
 
 /* Asked by functions of the library before they ask other ranks for something that they need at
  * once: where a batch is open it would be put off to the end of the batch, with memory that is gone

@@ -255,6 +255,12 @@ typedef struct tsi_engine {
     void (*settle)(void *state, ts_rank *rank);
     /* (optional) Will that rank of the world call no more, however it ended? Default: no. */
     bool (*absent)(void *state, int64_t rank);
+    /* (none where no_data) The rank waits for another one of the world outside of any operation, as
+     * others find who look why it does not come; peer -1: not any more. From the rank's thread. */
+    void (*awaits)(void *state, ts_rank *rank, int64_t peer);
+    /* (the same) It gives that up, after waited_ms, or since that rank is gone (0): works of all
+     * end with TS_ERR_PEER and a sentence that names who did not come, and `doing`. */
+    void (*unmet)(void *state, ts_rank *rank, int64_t peer, int64_t waited_ms, const char *doing);
 } tsi_engine;
 
 /* The structs that an engine in a module shares with the core (base/rank.h has the last two). */

@@ -412,38 +412,31 @@ static ts_status enter(const ts_symmetric *s, int64_t member, int32_t channel)
     return TS_OK;
 }
 
-static ts_status too_long(const ts_symmetric *s, int64_t member, int32_t channel, bool takes)
+/* waited_ms 0: the member has ended. */
+static ts_status in_vain(const ts_symmetric *s, int64_t member, int32_t channel, bool takes,
+                         int64_t waited_ms)
 {
-    return TSI_FAIL(TS_ERR_PEER,
-                    "%s: rank %" PRId64 " waited %" PRId64 " ms in channel %d %s rank %" PRId64,
-                    s->name, ts_group_rank(s->group, s->me), s->timeout_ms, channel,
-                    takes ? "for a signal of" : "until its last signal is taken by",
-                    ts_group_rank(s->group, member));
+    char doing[256];
+    const char *where = s->group->comm->rank->where;
+    (void)snprintf(doing, sizeof doing, "ts_symmetric_%s '%s', channel %d (%.120s)",
+                   takes ? "wait" : "signal", s->name, channel, where);
+    return tsi_comm_unmet(s->group, ts_group_rank(s->group, member), waited_ms, doing, s->name);
 }
 
-static ts_status too_late(const ts_symmetric *s, int64_t member, int32_t channel, bool takes)
+/* Takes the signal, or puts it where there is none; *slept: not at once. Members of other processes
+ * wake nobody here, so that one looks more often. */
+static ts_status turn_when_due(const ts_symmetric *s, tsi_word *word, bool takes, int64_t member,
+                               int32_t channel, bool *slept)
 {
-    return TSI_FAIL(TS_ERR_PEER,
-                    "%s: rank %" PRId64 " has finished, but rank %" PRId64
-                    " waits in channel %d %s",
-                    s->name, ts_group_rank(s->group, member), ts_group_rank(s->group, s->me),
-                    channel, takes ? "for its signal" : "until it takes the last signal");
-}
-
-/* Takes the signal, or puts it where there is none. Members of other processes wake nobody here, so
- * that one looks more often. */
-static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t member,
-                      int32_t channel)
-{
-    ts_world *world = s->group->comm->rank->world;
+    ts_rank *rank = s->group->comm->rank;
     int64_t look_ns = s->one_process ? 2000000 : 100000;
-    int64_t spin_ns = world->rank_count <= tsi_core_count() ? SPIN_NS : 0;
+    int64_t spin_ns = rank->world->rank_count <= tsi_core_count() ? SPIN_NS : 0;
     int64_t now = tsi_clock_ns();
     int64_t end = tsi_clock_after_ms(s->timeout_ms);
     int64_t peer = ts_group_rank(s->group, member);
     uint32_t none = (uint32_t)(2 * s->group->comm->epoch), signal = none + 1;
     for (;;) {
-        bool absent = tsi_comm_absent(world, peer); /* before the look at what it did last */
+        bool absent = tsi_comm_absent(rank->world, peer); /* before the look at what it did last */
         uint32_t have = atomic_load_explicit(word, memory_order_acquire);
         if (takes == (have == signal) &&
             atomic_compare_exchange_strong_explicit(word, &have, takes ? none : signal,
@@ -451,12 +444,23 @@ static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t
             if (s->one_process) tsi_wake_all(word);
             return TS_OK;
         }
-        if (tsi_comm_faulty(world)) TSI_TRY((ts_group_barrier)(s->group, NULL));
-        if (absent) return too_late(s, member, channel, takes);
-        if (now >= end) return too_long(s, member, channel, takes);
+        if (tsi_comm_faulty(rank->world)) TSI_TRY(tsi_comm_ended(s->group, s->name));
+        if (absent) return in_vain(s, member, channel, takes, 0);
+        if (now >= end) return in_vain(s, member, channel, takes, s->timeout_ms);
+        *slept = true;
+        tsi_comm_awaits(rank, peer);
         (void)tsi_wait_word(word, have, spin_ns, now + look_ns < end ? now + look_ns : end);
         now = tsi_clock_ns();
     }
+}
+
+static ts_status turn(const ts_symmetric *s, tsi_word *word, bool takes, int64_t member,
+                      int32_t channel)
+{
+    bool slept = false;
+    ts_status status = turn_when_due(s, word, takes, member, channel, &slept);
+    if (slept) tsi_comm_awaits(s->group->comm->rank, -1);
+    return status;
 }
 
 ts_status(ts_symmetric_signal)(ts_symmetric *s, int64_t member, int32_t channel)

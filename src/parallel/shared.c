@@ -19,6 +19,8 @@
  * when there is a fence, follows from the program alone. */
 #include "parallel/shared.h"
 
+#include <stdio.h>
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/intmath.h"
@@ -128,12 +130,12 @@ static ts_status decide(tsi_unit *u)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static ts_status refuse_wait(const tsi_unit *u, int64_t member, int64_t timeout_ms)
+/* The peer has it gathered still. */
+static ts_status refuse_wait(const tsi_unit *u, int64_t peer, int64_t waited_ms)
 {
-    return TSI_FAIL(TS_ERR_PEER,
-                    "fsdp: unit %s: its shard cannot be written: rank %lld has it gathered since "
-                    "%lld ms",
-                    u->name, (long long)ts_group_rank(u->group, member), (long long)timeout_ms);
+    char doing[200];
+    (void)snprintf(doing, sizeof doing, "a write to its shard of fsdp unit %.120s", u->name);
+    return tsi_comm_unmet(u->group, peer, waited_ms, doing, u->name);
 }
 
 /* The rank's device, if work on it waits in a queue; else NULL. */
@@ -164,19 +166,21 @@ static ts_status wait_for(tsi_unit *u, int64_t member)
     tsi_word *word = &u->shared->seat[member].released;
     const ts_world *world = u->rank->world;
     int64_t timeout_ms = world->timeout_ms > 0 ? world->timeout_ms : TIMEOUT_MS;
-    int64_t begin = tsi_clock_ns(), now = begin;
+    int64_t begin = tsi_clock_ns(), now = begin, peer = ts_group_rank(u->group, member);
     ts_status status = TS_OK;
     atomic_fetch_add_explicit(&u->shared->waiting, 1, memory_order_seq_cst);
     for (;;) {
         uint32_t released = atomic_load_explicit(word, memory_order_seq_cst);
         if ((int32_t)(released - u->gathered) >= 0) break;
-        if (tsi_comm_faulty(u->rank->world)) status = ts_group_barrier(u->group, NULL);
+        if (tsi_comm_faulty(u->rank->world)) status = tsi_comm_ended(u->group, u->name);
         if (status == TS_OK && (now - begin) / 1000000 >= timeout_ms)
-            status = refuse_wait(u, member, timeout_ms);
+            status = refuse_wait(u, peer, timeout_ms);
         if (status != TS_OK) break;
+        tsi_comm_awaits(u->rank, peer);
         (void)tsi_wait_word(word, released, 0, now + LOOK_NS);
         now = tsi_clock_ns();
     }
+    if (now > begin) tsi_comm_awaits(u->rank, -1);
     atomic_fetch_sub_explicit(&u->shared->waiting, 1, memory_order_seq_cst);
     return status == TS_OK ? stand_behind(u, member) : status;
 }

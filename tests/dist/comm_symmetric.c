@@ -209,6 +209,7 @@ typedef enum ending { LATE, FAILS, LEAVES, LEAVES_TAKER } ending; /* of rank 0 *
 typedef struct scene {
     ending how;
     ts_status status;
+    int64_t culprit;
     double seconds;
     char text[512];
 } scene;
@@ -231,6 +232,7 @@ static ts_status wait_in_vain(ts_rank *me, scene *c, ts_symmetric *s)
     c->status = status;
     c->seconds = now() - begin;
     if (status != TS_OK) (void)strncpy(c->text, ts_rank_error(me)->text, sizeof c->text - 1);
+    if (status != TS_OK) c->culprit = ts_rank_error(me)->rank;
     return status;
 }
 
@@ -272,6 +274,7 @@ static void ends(test *t, ending how, const char *words)
 {
     scene c = perform(how);
     TEST_EQ(t, c.status, TS_ERR_PEER);
+    TEST_EQ(t, c.culprit, 0);
     TEST_SAYS(t, c.text, words);
     TEST_CHECK(t, c.seconds < 10);
 }
@@ -281,16 +284,17 @@ TS_TEST(symmetric_wait_ends_when_the_peer_fails)
     ends(t, FAILS, "rank 0");
 }
 
+#define GONE "rank 0 has finished, but rank 1 waits for it in "
 TS_TEST(symmetric_wait_ends_when_the_peer_leaves)
 {
     for (int i = 0; i < 20; i++) {
-        ends(t, LEAVES, "ring: rank 0 has finished, but rank 1 waits in channel 0 for its signal");
-        ends(t, LEAVES_TAKER,
-             "ring: rank 0 has finished, but rank 1 waits in channel 1 until it takes the last");
+        ends(t, LEAVES, GONE "ts_symmetric_wait 'ring', channel 0 (");
+        ends(t, LEAVES_TAKER, GONE "ts_symmetric_signal 'ring', channel 1 (");
     }
 }
 
 TS_TEST(symmetric_wait_ends_after_the_timeout)
 {
-    ends(t, LATE, "ring: rank 1 waited 200 ms in channel 0 for a signal of rank 0");
+    ends(t, LATE, "rank 1 waited 200 ms in ts_symmetric_wait 'ring', channel 0 (");
+    ends(t, LATE, "for rank 0 (last: all_gather 'ring' #3");
 }

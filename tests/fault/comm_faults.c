@@ -422,6 +422,51 @@ TS_TEST(comm_stall_in_a_circle)
     is_circle(t, 3, meets_in_a_circle, " waited 300 ms in barrier #1 on group ranks ");
 }
 
+/* ---- waits outside of collectives ------------------------------------------------------------ */
+
+/* Rank 2 signals nobody. Rank 1 waits for it, and rank 0, which gives up first, for rank 1. */
+static ts_status misses_a_signal(ts_rank *me, ts_group *group, int64_t index)
+{
+    ts_group *pair = ts_group_create(me, (int64_t[]){ 0, 1 }, 2, NULL);
+    ts_symmetric *s = ts_symmetric_alloc(
+        group, 64, TS_OPTIONS(ts_symmetric_options, .timeout_ms = index == 1 ? 5000 : 300));
+    struct timespec time = { .tv_nsec = 900000000 };
+    ts_status status = ts_rank_status(me);
+    if (status == TS_OK && index == 0)
+        status = ts_group_barrier(pair, TS_OPTIONS(ts_comm_options, .timeout_ms = 300));
+    if (status == TS_OK && index == 1) status = ts_symmetric_wait(s, 2, 0);
+    if (index == 2) (void)nanosleep(&time, NULL);
+    if (index == 2) status = ts_group_barrier(group, NULL);
+    ts_symmetric_release(s);
+    return status;
+}
+
+/* Rank 0 waits for a signal of rank 1, that for a message of rank 0. */
+static ts_status waits_both_ways(ts_rank *me, ts_group *group, int64_t index)
+{
+    float value = 0;
+    ts_array array = vector_of(&value, TS_DTYPE_F32, 1);
+    ts_symmetric *s = ts_symmetric_alloc(group, 64, NULL);
+    ts_status status = ts_rank_status(me);
+    if (status == TS_OK)
+        status = index == 0 ? ts_symmetric_wait(s, 1, 0) : ts_group_recv(group, &array, 0, NULL);
+    ts_symmetric_release(s);
+    return status;
+}
+
+TS_TEST(comm_stall_of_a_signal)
+{
+    static stage s;
+    perform(&s, 3, misses_a_signal, 20000);
+    for (int i = 0; i < 3; i++) {
+        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
+        TEST_EQ(t, s.note[i].culprit, 2);
+        TEST_SAYS(t, s.note[i].text, "rank 2 (last: all_gather 'symmetric memory' #3");
+        TEST_SAYS(t, s.note[i].text, " keeps rank 1 waiting: rank 0 waited 300 ms in barrier #1");
+    }
+    is_circle(t, 2, waits_both_ways, "ranks ");
+}
+
 /* Rank 0 asks instead of waiting, for two operations, the second of a batch. */
 static ts_status asks(ts_rank *me, ts_group *group, int64_t index)
 {

@@ -242,6 +242,38 @@ TS_TEST_LONG(fsdp_every_allocation_of_a_step_may_fail, 300)
     TEST_CHECK(t, n > 40);
 }
 
+/* ---- a shard that a peer does not let go of -------------------------------------------------- */
+
+/* Rank 1 has it gathered and is away: the others may not write their shards. */
+static ts_status held(ts_rank *me, void *argument)
+{
+    fault *f = argument;
+    net n = shape_of();
+    net_declare(&n, ts_mesh_create(me, "fsdp=*"), false);
+    TSI_TRY(net_begin(&n, TS_OPTIONS(ts_fsdp_options, .prefetch_off = 1)));
+    ts_tensor *w = ts_module_find_param(n.root, "blocks.0.weight");
+    ts_scope scope = ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    TSI_TRY(ts_fsdp_gather(n.block[0]));
+    TSI_TRY(ts_tensor_wait(w));
+    if (ts_rank_index(me) == 1) usleep(1080000);
+    TSI_TRY(ts_fsdp_release(n.block[0]));
+    (void)ts_tril_(w, -10); /* the shard, in place */
+    const ts_error *error = ts_rank_error(me);
+    if (ts_rank_index(me) == 0 && error) f->tried = error->rank;
+    ts_scope_close(scope);
+    net_end(&n);
+    return ts_rank_status(me);
+}
+
+TS_TEST(fsdp_a_rank_keeps_what_it_gathered)
+{
+    char error[1024] = "";
+    fault f = { .t = t, .kind = STALLS, .tried = -1 };
+    TEST_STATUS(t, launch(&f, held, error, sizeof error), TS_ERR_PEER);
+    TEST_SAYS(t, error, " waited 1000 ms in a write to its shard of fsdp unit blocks.0 for rank 1");
+    TEST_EQ(t, f.tried, 1);
+}
+
 /* ---- different orders ------------------------------------------------------------------------ */
 
 static ts_status backwards(ts_rank *me, void *argument)

@@ -10,6 +10,7 @@
  *   pipeline   rank 1 is killed in the middle of a schedule
  *   train      rank 1 is killed in a step of sharded training
  *   signal     rank 1 leaves, and others wait for its signal   silence   it is killed instead
+ *   mute       it stalls instead: rank 2, which gives up first, waits for rank 0, and that for it
  *   absent     rank 1 ends before it has called MPI   delayed  rank 1 comes long after the timeout
  *   chain      rank 1 stalls, rank 0 waits for it, and rank 2, which gives up first, for rank 0
  *   circle     each rank waits for a message of the next one
@@ -37,8 +38,8 @@ enum { COUNT = 100000, TIMEOUT_MS = 2000, NOBODY = -2 };
 
 typedef struct run {
     const char *mode;
-    int64_t index;   /* set by the rank */
-    int64_t culprit; /* who failed first, as its error says; NOBODY: it has none of a peer */
+    int64_t index, ranks; /* set by the rank */
+    int64_t culprit;      /* who failed first, as its error says; NOBODY: it has none of a peer */
 } run;
 
 static ts_status reduce(ts_rank *me, const char *name)
@@ -246,7 +247,16 @@ static ts_status miss_signal(ts_rank *me, const run *this)
     ts_symmetric *s = ts_symmetric_alloc(ts_group_world(me), 64, NULL);
     ts_status status = ts_rank_status(me);
     if (this->index == 1 && is(this, "silence")) (void)kill(getpid(), SIGKILL);
-    if (s != NULL && this->index != 1) status = ts_symmetric_wait(s, 1, 0);
+    if (this->index == 1 && is(this, "mute")) sleep_ms(3 * TIMEOUT_MS / 2);
+    if (s != NULL && this->index == 2 && is(this, "mute")) {
+        ts_comm_options options = TS_INIT(ts_comm_options);
+        options.timeout_ms = TIMEOUT_MS / 4;
+        status = ts_group_barrier(ts_group_create(me, (int64_t[]){ 0, 2 }, 2, NULL), &options);
+    } else if (s != NULL && this->index != 1) {
+        status = ts_symmetric_wait(s, 1, 0);
+    } else if (is(this, "mute")) {
+        status = reduce(me, "late");
+    }
     ts_symmetric_release(s);
     return status;
 }
@@ -355,7 +365,7 @@ static ts_status act(ts_rank *me, const run *this)
     if (is(this, "move")) return move(me);
     if (is(this, "pipeline")) return pipeline(me);
     if (is(this, "train")) return train(me);
-    if (is(this, "signal") || is(this, "silence")) return miss_signal(me, this);
+    if (is(this, "signal") || is(this, "silence") || is(this, "mute")) return miss_signal(me, this);
     if (is(this, "behind")) return fail_behind(me, this->index);
     if (is(this, "chain")) return wait_in_a_chain(me, this->index);
     if (is(this, "circle")) return wait_in_a_circle(me, this->index);
@@ -376,6 +386,7 @@ static ts_status work(ts_rank *me, void *argument)
 {
     run *this = argument;
     this->index = ts_rank_index(me);
+    this->ranks = ts_rank_count(me);
     ts_status status = act(me, this);
     if (status == TS_ERR_PEER) this->culprit = ts_rank_error(me)->rank;
     return status;
@@ -394,11 +405,10 @@ static int64_t process_index(void)
     return text != NULL ? strtoll(text, NULL, 10) : -1;
 }
 
-/* Who waits in a collective is told who failed first, where it is not both sides of a mismatch or
+/* Who waits is told who failed first, where it is not both sides of a mismatch or
  * all that wait for each other. */
 static bool is_named(const run *this)
 {
-    if (is(this, "signal")) return true; /* no collective */
     bool nobody_alone = is(this, "mismatch") || is(this, "circle");
     return this->culprit == (nobody_alone ? -1 : 1) || this->culprit == NOBODY;
 }
@@ -422,7 +432,14 @@ static bool is_right(const run *this, ts_status status, const char *text)
         return status == TS_ERR_PEER && says(text, "rank 1 is gone") && says(text, "fault.c:");
     if (is(this, "signal"))
         return status == TS_ERR_PEER && says(text, "rank 1 has finished") &&
-               says(text, "waits in channel 0 for its signal");
+               says(text, "waits for it in ts_symmetric_wait 'symmetric memory', channel 0 (");
+    if (is(this, "mute"))
+        return status == TS_ERR_PEER &&
+               says(text, this->ranks > 2
+                              ? "rank 1 stalled: rank 2 waited 500 ms for rank 0, which "
+                                "waits for it, in barrier"
+                              : "rank 1 stalled: rank 0 waited 2000 ms for it in "
+                                "ts_symmetric_wait 'symmetric memory', channel 0 (");
     if (is(this, "train") || is(this, "silence") || is(this, "half"))
         return status == TS_ERR_PEER && says(text, "rank 1 is gone");
     if (is(this, "chain"))

@@ -199,6 +199,23 @@ static bool absent(void *state, int64_t rank)
     return tsi_fail_absent(state, rank);
 }
 
+static void awaits(void *state, ts_rank *who, int64_t peer)
+{
+    tsi_mpi_rank *rank = local_of(state, who);
+    pthread_mutex_lock(&rank->lock);
+    rank->outside = peer + 1;
+    tsi_show_wait(rank, false);
+    pthread_mutex_unlock(&rank->lock);
+}
+
+static void unmet(void *state, ts_rank *who, int64_t peer, int64_t waited_ms, const char *doing)
+{
+    tsi_mpi_rank *rank = local_of(state, who);
+    pthread_mutex_lock(&rank->lock);
+    tsi_fail_unmet(rank, peer, waited_ms, doing);
+    pthread_mutex_unlock(&rank->lock);
+}
+
 static void describe(void *state, char *out, size_t size)
 {
     tsi_fail_describe(state, out, size);
@@ -224,6 +241,8 @@ static const tsi_engine engine = {
     .farewell = farewell,
     .faulty = faulty,
     .absent = absent,
+    .awaits = awaits,
+    .unmet = unmet,
 };
 
 TS_API const tsi_module_offer *tsi_module(void);

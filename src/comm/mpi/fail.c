@@ -221,9 +221,19 @@ static bool needs(const tsi_mpi_op *op, const tsi_mpi_peer *peer)
     return peer->reads && !peer->done;
 }
 
+/* op NULL: outside of operations. */
+static void say_left(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t left, const char *own)
+{
+    char text[TSI_ERROR_TEXT_MAX];
+    snprintf(text, sizeof text, "rank %lld %s while rank %lld waits for it in %s", (long long)left,
+             life_name((int32_t)life_of(rank->mpi, left)), (long long)rank->index, own);
+    add_waiting(rank, op, left, rank->index, text, sizeof text);
+    tsi_poison_set(rank, TS_ERR_PEER, left, "%s", text);
+}
+
 static void check_left(tsi_mpi_rank *rank, const tsi_mpi_op *op)
 {
-    char own[256], text[TSI_ERROR_TEXT_MAX];
+    char own[256];
     for (int64_t p = 0; p < op->count; p++) {
         const tsi_mpi_peer *peer = &op->peer[p];
         if (p == op->self || !needs(op, peer)) continue;
@@ -232,10 +242,7 @@ static void check_left(tsi_mpi_rank *rank, const tsi_mpi_op *op)
         if (tsi_wire_receive(rank) && !needs(op, peer))
             continue; /* its last message was on the way */
         rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
-        snprintf(text, sizeof text, "rank %lld %s while rank %lld waits for it in %s",
-                 (long long)peer->rank, life_name((int32_t)life), (long long)rank->index, own);
-        add_waiting(rank, op, peer->rank, rank->index, text, sizeof text);
-        tsi_poison_set(rank, TS_ERR_PEER, peer->rank, "%s", text);
+        say_left(rank, op, peer->rank, own);
         return;
     }
 }
@@ -295,10 +302,17 @@ static int64_t end_of_chain(const tsi_mpi_rank *rank, int64_t needed, bool *circ
     return end;
 }
 
-static void say_circle(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t needed, int64_t from)
+/* What a rank has waited in, and how long. */
+typedef struct stall {
+    const tsi_mpi_op *op; /* NULL: outside of operations */
+    int64_t needed, waited_ms;
+    const char *own;
+} stall;
+
+static void say_circle(tsi_mpi_rank *rank, const stall *s, int64_t from)
 {
     enum { COUNTED = 8, NAMED = 4 };
-    char own[256], text[TSI_ERROR_TEXT_MAX], ranks[256] = "ranks", others[900] = "";
+    char text[TSI_ERROR_TEXT_MAX], ranks[256] = "ranks", others[900] = "";
     int64_t at = from, count = 0;
     int used = 5, told = 0;
     do {
@@ -309,44 +323,56 @@ static void say_circle(tsi_mpi_rank *rank, const tsi_mpi_op *op, int64_t needed,
             told += snprintf(others + told, sizeof others - (size_t)told, "; ");
             told += doing(rank->mpi, at, others + told, sizeof others - (size_t)told);
         }
-        at = next_of(rank, needed, at);
+        at = next_of(rank, s->needed, at);
         count++;
     } while (at >= 0 && at != from && count < rank->mpi->rank_count);
     if (count > COUNTED)
         snprintf(ranks + used, sizeof ranks - (size_t)used, " and %lld more",
                  (long long)(count - COUNTED));
-    rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
     snprintf(text, sizeof text,
              "%s wait for each other in a circle: rank %lld waited %lld ms for rank %lld in %s%s",
-             ranks, (long long)rank->index, (long long)op->work->timeout_ms, (long long)needed, own,
+             ranks, (long long)rank->index, (long long)s->waited_ms, (long long)s->needed, s->own,
              others);
     tsi_poison_set(rank, TS_ERR_PEER, -1, "%s", text);
 }
 
-static void say_stalled(tsi_mpi_rank *rank, const tsi_mpi_op *op)
+static void say_stalled(tsi_mpi_rank *rank, const stall *s)
 {
-    char own[256], text[TSI_ERROR_TEXT_MAX], whom[64] = "it";
+    char text[TSI_ERROR_TEXT_MAX], whom[64] = "it";
     bool circle = false;
-    int64_t needed = first_needed(op);
-    int64_t culprit = needed < 0 ? -1 : end_of_chain(rank, needed, &circle);
+    int64_t culprit = s->needed < 0 ? -1 : end_of_chain(rank, s->needed, &circle);
     if (circle) {
-        say_circle(rank, op, needed, culprit);
+        say_circle(rank, s, culprit);
         return;
     }
-    rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
-    if (culprit != needed)
-        snprintf(whom, sizeof whom, "rank %lld, which waits for it,", (long long)needed);
+    if (culprit != s->needed)
+        snprintf(whom, sizeof whom, "rank %lld, which waits for it,", (long long)s->needed);
     if (culprit < 0) {
-        snprintf(text, sizeof text, "%s took longer than %lld ms on rank %lld", own,
-                 (long long)op->work->timeout_ms, (long long)rank->index);
+        snprintf(text, sizeof text, "%s took longer than %lld ms on rank %lld", s->own,
+                 (long long)s->waited_ms, (long long)rank->index);
     } else {
         int used = snprintf(
             text, sizeof text, "rank %lld stalled: rank %lld waited %lld ms for %s in %s; ",
-            (long long)culprit, (long long)rank->index, (long long)op->work->timeout_ms, whom, own);
+            (long long)culprit, (long long)rank->index, (long long)s->waited_ms, whom, s->own);
         doing(rank->mpi, culprit, text + used, sizeof text - (size_t)used);
-        add_waiting(rank, op, culprit, rank->index, text, sizeof text);
+        add_waiting(rank, s->op, culprit, rank->index, text, sizeof text);
     }
     tsi_poison_set(rank, TS_ERR_PEER, culprit, "%s", text);
+}
+
+static void op_stalled(tsi_mpi_rank *rank, const tsi_mpi_op *op)
+{
+    char own[256];
+    rank->mpi->host->fingerprint_text(&op->work->print, own, sizeof own);
+    say_stalled(rank, &(stall){ op, first_needed(op), op->work->timeout_ms, own });
+}
+
+void tsi_fail_unmet(tsi_mpi_rank *rank, int64_t peer, int64_t waited_ms, const char *own)
+{
+    if (waited_ms == 0)
+        say_left(rank, NULL, peer, own);
+    else
+        say_stalled(rank, &(stall){ NULL, peer, waited_ms, own });
 }
 
 /* Of the operations under way, the one that its rank waits in. */
@@ -361,7 +387,7 @@ static const tsi_mpi_op *awaited_op(const tsi_mpi_rank *rank)
 void tsi_show_wait(tsi_mpi_rank *rank, bool waits)
 {
     const tsi_mpi_op *op = waits ? awaited_op(rank) : NULL;
-    int64_t needed = op != NULL ? first_needed(op) : -1;
+    int64_t needed = op != NULL ? first_needed(op) : rank->outside - 1;
     _Atomic int64_t *shown = &rank->mpi->segment.slot[rank->place].waits_for;
     if (atomic_load(shown) != needed + 1) atomic_store(shown, needed + 1);
 }
@@ -379,7 +405,7 @@ void tsi_check_deadline(tsi_mpi_rank *rank)
     int64_t now = tsi_clock_ns();
     for (tsi_lane *lane = rank->active; lane != NULL; lane = lane->active_next) {
         if (lane->op.stage == TSI_OP_IDLE || !is_overdue(lane, now)) continue;
-        say_stalled(rank, &lane->op);
+        op_stalled(rank, &lane->op);
         return;
     }
 }

@@ -274,7 +274,8 @@ struct tsi_mpi_rank {
     int64_t recovered;      /* RECOVER messages of the current epoch */
     bool *came;             /* whose they were, by rank */
     int64_t checked_ns;
-    char *scratch; /* TSI_SCRATCH_BYTES */
+    int64_t outside; /* world rank + 1 that it waits for outside of operations; 0: none */
+    char *scratch;   /* TSI_SCRATCH_BYTES */
 };
 
 typedef struct tsi_net tsi_net;
@@ -418,6 +419,8 @@ void tsi_check_interrupt(tsi_mpi_rank *rank);
 void tsi_check_life(tsi_mpi_rank *rank);
 void tsi_check_deadline(tsi_mpi_rank *rank);
 void tsi_show_wait(tsi_mpi_rank *rank, bool waits); /* others see for whom */
+/* It waited for that rank outside of operations, waited_ms, or until that was gone (0). */
+void tsi_fail_unmet(tsi_mpi_rank *rank, int64_t peer, int64_t waited_ms, const char *doing);
 ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size);
 void tsi_fail_leave(tsi_mpi_rank *rank, ts_status status, const char *sentence);
 void tsi_fail_gone(tsi_mpi_rank *rank);

@@ -122,6 +122,19 @@ static bool inner_absent(void *state, int64_t rank)
     return nccl->inner->absent && nccl->inner->absent(nccl->inner_state, rank);
 }
 
+static void inner_awaits(void *state, ts_rank *who, int64_t peer)
+{
+    const tsi_nccl *nccl = state;
+    nccl->inner->awaits(nccl->inner_state, who, peer);
+}
+
+static void inner_unmet(void *state, ts_rank *who, int64_t peer, int64_t waited_ms,
+                        const char *doing)
+{
+    const tsi_nccl *nccl = state;
+    nccl->inner->unmet(nccl->inner_state, who, peer, waited_ms, doing);
+}
+
 static void nccl_close(void *state)
 {
     tsi_nccl *nccl = state;
@@ -285,6 +298,8 @@ static const tsi_engine engine = {
     .faulty = inner_faulty,
     .settle = nccl_settle,
     .absent = inner_absent,
+    .awaits = inner_awaits,
+    .unmet = inner_unmet,
 };
 
 /* ---- the module ------------------------------------------------------------------------------ */

@@ -350,6 +350,8 @@ const tsi_engine *tsi_engine_threads(void)
         .gone = tsi_threads_gone,
         .faulty = threads_faulty,
         .absent = threads_absent,
+        .awaits = tsi_threads_awaits,
+        .unmet = tsi_threads_unmet,
     };
     return &engine;
 }

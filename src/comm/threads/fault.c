@@ -197,19 +197,59 @@ static void name_missing(const tsi_threads *engine, const tsi_team *team, const 
                        count - NAMED_MAX);
 }
 
+static void say_stalled(tsi_threads *engine, const stall *s, int64_t waited_ms, const char *doing,
+                        const char *whom)
+{
+    char text[2200], first[240], last[768];
+    int64_t culprit = blame(s, first, sizeof first, last, sizeof last);
+    (void)snprintf(text, sizeof text, "%srank %" PRId64 " waited %" PRId64 " ms in %s for %s%s",
+                   first, s->self, waited_ms, doing, whom, last);
+    tsi_threads_fault(engine, culprit, TS_ERR_PEER, text);
+}
+
 void tsi_fault_stalled(tsi_threads *engine, const tsi_work *work)
 {
     int64_t missing[NAMED_MAX];
     int64_t count = missing_members(work, missing, NAMED_MAX);
     if (count == 0) return; /* all came: it goes on */
-    char text[2200], doing[280], whom[768], first[240], last[768];
+    char doing[280], whom[768];
     stall s = { engine, work->rank->index, work->team->rank[missing[0]] };
-    int64_t culprit = blame(&s, first, sizeof first, last, sizeof last);
     tsi_fingerprint_text(&work->print, doing, sizeof doing);
     name_missing(engine, work->team, missing, count, whom, sizeof whom);
-    (void)snprintf(text, sizeof text, "%srank %" PRId64 " waited %" PRId64 " ms in %s for %s%s",
-                   first, work->rank->index, work->timeout_ms, doing, whom, last);
-    tsi_threads_fault(engine, culprit, TS_ERR_PEER, text);
+    say_stalled(engine, &s, work->timeout_ms, doing, whom);
+}
+
+static void say_gone(tsi_threads *engine, int64_t rank, int64_t self, const char *doing)
+{
+    char text[480];
+    (void)snprintf(text, sizeof text,
+                   "rank %" PRId64 " has finished, but rank %" PRId64 " waits for it in %s", rank,
+                   self, doing);
+    tsi_threads_fault(engine, rank, TS_ERR_PEER, text);
+}
+
+/* It sits in no operation, and sleeps elsewhere: nobody wakes it by its chair. */
+void tsi_threads_awaits(void *state, ts_rank *rank, int64_t peer)
+{
+    tsi_chair *chair = tsi_chair_of(state, rank);
+    atomic_store_explicit(&chair->hall, NULL, memory_order_release);
+    atomic_store_explicit(&chair->lane, NULL, memory_order_release);
+    atomic_store_explicit(&chair->peer, peer, memory_order_release);
+    atomic_store_explicit(&chair->rung, 0, memory_order_seq_cst);
+    atomic_store_explicit(&chair->sleeping, peer >= 0, memory_order_seq_cst);
+}
+
+void tsi_threads_unmet(void *state, ts_rank *rank, int64_t peer, int64_t waited_ms,
+                       const char *doing)
+{
+    char whom[160];
+    stall s = { state, rank->index, peer };
+    if (waited_ms == 0) {
+        say_gone(state, peer, rank->index, doing);
+        return;
+    }
+    (void)name(state, peer, whom, sizeof whom);
+    say_stalled(state, &s, waited_ms, doing, whom);
 }
 
 static bool lacks(const tsi_work *work, int64_t member)
@@ -227,12 +267,9 @@ bool tsi_fault_gone(tsi_threads *engine, const tsi_work *work)
         int64_t rank = work->team->rank[i];
         const tsi_chair *chair = &engine->chair[rank - engine->world->first_index];
         if (!atomic_load_explicit(&chair->gone, memory_order_seq_cst) || !lacks(work, i)) continue;
-        char text[480], doing[280];
+        char doing[280];
         tsi_fingerprint_text(&work->print, doing, sizeof doing);
-        (void)snprintf(text, sizeof text,
-                       "rank %" PRId64 " has finished, but rank %" PRId64 " waits for it in %s",
-                       rank, work->rank->index, doing);
-        tsi_threads_fault(engine, rank, TS_ERR_PEER, text);
+        say_gone(engine, rank, work->rank->index, doing);
         return true;
     }
     return false;

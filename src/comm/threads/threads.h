@@ -38,9 +38,9 @@ typedef struct tsi_chair {
     _Atomic uint32_t rung;           /* since it sat down */
     _Atomic uint32_t gone;           /* the rank will call no more */
     _Atomic(tsi_hall *) hall;        /* of the operation it waits in */
-    _Atomic(struct tsi_lane *) lane; /* the same; NULL: point to point, or recover */
+    _Atomic(struct tsi_lane *) lane; /* the same; NULL: point to point, or no operation */
     _Atomic uint64_t sequence;       /* the same, in that lane */
-    _Atomic int64_t peer;            /* the same, point to point: the other rank, else -1 */
+    _Atomic int64_t peer; /* of point to point, or outside of works: the other rank; else -1 */
 } tsi_chair;
 
 /* One operation of a lane. The turn holds its sequence number and its phase. */
@@ -151,6 +151,10 @@ void tsi_fault_text(const tsi_threads *engine, const tsi_work *work, char *out, 
 void tsi_fault_stalled(tsi_threads *engine, const tsi_work *work);
 bool tsi_fault_gone(tsi_threads *engine,
                     const tsi_work *work); /* true: somebody was, and is named */
+/* Of waits outside of works. */
+void tsi_threads_awaits(void *state, ts_rank *rank, int64_t peer);
+void tsi_threads_unmet(void *state, ts_rank *rank, int64_t peer, int64_t waited_ms,
+                       const char *doing);
 ts_status tsi_threads_recover(void *state, ts_rank *rank);
 void tsi_threads_leave(void *state, ts_rank *rank, ts_status status, const char *sentence);
 void tsi_threads_gone(void *state, ts_rank *rank);
