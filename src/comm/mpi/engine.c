@@ -36,7 +36,7 @@ static void look_around(tsi_mpi_rank *rank, int64_t now)
 
 static void refuse(tsi_mpi_rank *rank, tsi_work *work)
 {
-    const tsi_poison *poison = rank->mpi->segment.poison;
+    const tsi_poison *poison = tsi_poison_of(rank);
     char own[256];
     rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
     rank->mpi->host->work_finish(work, tsi_poison_status(rank), poison->rank,

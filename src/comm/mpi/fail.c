@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fail.c - how a failure becomes one sentence on every rank.
  *
- * The first rank that notices (a mismatch, a death, a stall, a peer that left, no memory) writes
- * the sentence into the segment; all others of the node find it there, those of other nodes get it
- * as a message. A poisoned rank ends all its operations with the sentence and refuses new ones
- * until recover begins a new epoch; what belongs to an older epoch is thrown away wherever it turns
- * up.
+ * A rank that notices (a mismatch, a death, a stall, a peer that left, no memory) writes the
+ * sentence into its slot. The first whose slot is named by the word of the segment has spoken: one
+ * store, before which a process that is killed has said nothing. All others of the node find it
+ * there, those of other nodes get it as a message. A poisoned rank ends all its operations with the
+ * sentence and refuses new ones until recover begins a new epoch; what belongs to an older epoch is
+ * thrown away wherever it turns up.
  *
  * INV: the poison of an epoch is written once. A rank looks at it before it moves data and at least
  * every few milliseconds while it waits. */
@@ -16,10 +17,23 @@
 
 #include "comm/mpi/internal.h"
 
+/* Of this one, or of a later one. */
+static bool is_of_epoch(uint64_t word, uint32_t epoch)
+{
+    return word != 0 && word >> 32 >= epoch;
+}
+
 bool tsi_poisoned(const tsi_mpi_rank *rank)
 {
-    uint64_t word = atomic_load_explicit(&rank->mpi->segment.poison->word, memory_order_acquire);
-    return (word & 3) == 2 && (word >> 2) >= rank->epoch;
+    return is_of_epoch(atomic_load_explicit(rank->mpi->segment.poison, memory_order_acquire),
+                       rank->epoch);
+}
+
+const tsi_poison *tsi_poison_of(const tsi_mpi_rank *rank)
+{
+    const tsi_segment *segment = &rank->mpi->segment;
+    uint64_t word = atomic_load_explicit(segment->poison, memory_order_acquire);
+    return &segment->slot[(uint32_t)word - 1].poison[word >> 32 & 1];
 }
 
 static void ring_all(tsi_mpi *mpi)
@@ -48,37 +62,37 @@ static void tell_far(tsi_mpi_rank *rank, tsi_message_kind kind, ts_status status
     }
 }
 
-/* Takes the right to write the poison of this epoch; false: somebody has it. */
-static bool claim(tsi_mpi_rank *rank)
+/* False: somebody was first. */
+static bool publish(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const char *text)
 {
-    _Atomic uint64_t *word = &rank->mpi->segment.poison->word;
-    uint64_t old = atomic_load(word), epoch = rank->epoch;
-    for (;;) {
-        if (old != 0 && (old >> 2) >= epoch) return false;
-        if (atomic_compare_exchange_strong(word, &old, epoch << 2 | 1)) return true;
+    tsi_segment *segment = &rank->mpi->segment;
+    tsi_poison *own = &segment->slot[rank->place].poison[rank->epoch & 1];
+    uint64_t mine = (uint64_t)rank->epoch << 32 | (uint64_t)(rank->place + 1);
+    pthread_mutex_lock(&rank->mpi->poison_lock);
+    uint64_t old = atomic_load(segment->poison);
+    bool first = !is_of_epoch(old, rank->epoch);
+    if (first) {
+        own->status = status;
+        own->rank = culprit;
+        snprintf(own->text, sizeof own->text, "%s", text);
     }
-}
-
-static void publish(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const char *text)
-{
-    tsi_poison *poison = rank->mpi->segment.poison;
-    poison->status = status;
-    poison->rank = culprit;
-    snprintf(poison->text, sizeof poison->text, "%s", text);
-    atomic_store_explicit(&poison->word, (uint64_t)rank->epoch << 2 | 2, memory_order_release);
-    ring_all(rank->mpi);
+    while (first && !atomic_compare_exchange_strong(segment->poison, &old, mine))
+        first = !is_of_epoch(old, rank->epoch);
+    pthread_mutex_unlock(&rank->mpi->poison_lock);
+    if (first) ring_all(rank->mpi);
+    return first;
 }
 
 void tsi_poison_set(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const char *format, ...)
 {
     char text[TSI_ERROR_TEXT_MAX];
     va_list arguments;
-    if (tsi_poisoned(rank) || !claim(rank)) return;
+    if (tsi_poisoned(rank)) return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    publish(rank, status, culprit, text);
-    tell_far(rank, TSI_MESSAGE_ABORT, status, culprit, text);
+    if (publish(rank, status, culprit, text))
+        tell_far(rank, TSI_MESSAGE_ABORT, status, culprit, text);
 }
 
 void tsi_poison_memory(tsi_mpi_rank *rank, const char *what)
@@ -90,7 +104,7 @@ void tsi_poison_memory(tsi_mpi_rank *rank, const char *what)
 /* The one who failed keeps its own status, an interrupt is everybody's. */
 ts_status tsi_poison_status(const tsi_mpi_rank *rank)
 {
-    const tsi_poison *poison = rank->mpi->segment.poison;
+    const tsi_poison *poison = tsi_poison_of(rank);
     bool own = poison->rank == rank->index || poison->status == TS_ERR_INTERRUPTED;
     return own ? (ts_status)poison->status : TS_ERR_PEER;
 }
@@ -458,7 +472,7 @@ ts_status tsi_fail_farewell(tsi_mpi *mpi, char *sentence, size_t size)
         bool failed = tsi_poisoned(rank);
         pthread_mutex_unlock(&rank->lock);
         if (failed) {
-            snprintf(sentence, size, "%s", mpi->segment.poison->text);
+            snprintf(sentence, size, "%s", tsi_poison_of(rank)->text);
             return TS_ERR_PEER;
         }
         if (!anyone_works(mpi) || tsi_clock_ns() > deadline) return TS_OK;
@@ -484,8 +498,8 @@ void tsi_fail_left(tsi_mpi_rank *rank, const tsi_message *message)
 
 void tsi_fail_aborted(tsi_mpi_rank *rank, const tsi_message *message)
 {
-    if (tsi_poisoned(rank) || !claim(rank)) return;
-    publish(rank, (ts_status)message->value[0], message->value[1], (const char *)(message + 1));
+    (void)publish(rank, (ts_status)message->value[0], message->value[1],
+                  (const char *)(message + 1));
 }
 
 /* ---- recovering -------------------------------------------------------------------------- */
@@ -512,7 +526,7 @@ static int64_t missing_for_good(tsi_mpi_rank *rank)
  * that all came: such a poison is of the new epoch and waits for their next operation. */
 static bool recovering_failed(const tsi_mpi_rank *rank)
 {
-    return tsi_poisoned(rank) && rank->mpi->segment.poison->status == TS_ERR_LOST;
+    return tsi_poisoned(rank) && tsi_poison_of(rank)->status == TS_ERR_LOST;
 }
 
 /* All ranks tell all others; a message of the new epoch that comes before is kept for it. On
@@ -547,7 +561,7 @@ ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
             tsi_poison_set(rank, TS_ERR_LOST, gone, "%s", why);
         }
         if (recovering_failed(rank)) { /* all say the same */
-            snprintf(why, size, "%s", mpi->segment.poison->text);
+            snprintf(why, size, "%s", tsi_poison_of(rank)->text);
             return TS_ERR_LOST;
         }
         if (tsi_clock_ns() > deadline) return TS_ERR_LOST;

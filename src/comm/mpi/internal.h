@@ -23,7 +23,8 @@
  *   READY  ->   all_reduce: my slice of the result may be read now
  *   DONE   ->   I shall not read your memory any more: the operation ends with the last DONE
  *
- * Locks, outer to inner: a rank's lock, the net lock, an inbox lock. Slots and rings have none. */
+ * Locks, outer to inner: a rank's lock, the net lock, an inbox lock or the poison's. Slots and
+ * rings have none. */
 #ifndef TSI_COMM_MPI_INTERNAL_H
 #define TSI_COMM_MPI_INTERNAL_H
 
@@ -92,8 +93,7 @@ typedef enum tsi_slot_life {
 } tsi_slot_life;
 
 typedef struct tsi_poison {
-    _Atomic uint64_t word; /* (epoch << 2) | 1 being written, 2 valid */
-    int64_t rank;          /* who failed first; -1: none */
+    int64_t rank; /* who failed first; -1: none */
     int32_t status;
     char text[TSI_ERROR_TEXT_MAX];
 } tsi_poison;
@@ -109,6 +109,7 @@ typedef struct tsi_mpi_slot {
     _Atomic int64_t waits_for;             /* world rank + 1; 0: nobody, as far as it knows */
     _Atomic uint32_t offering;             /* 1: it offers an operation to its peers just now */
     tsi_fingerprint print;
+    tsi_poison poison[2]; /* what this rank has to say, by the parity of the epoch */
 } tsi_mpi_slot;
 
 typedef struct tsi_mpi_ring {
@@ -120,8 +121,8 @@ typedef struct tsi_mpi_ring {
 typedef struct tsi_segment {
     char *base;
     size_t bytes, ring_bytes;
-    int64_t count; /* ranks in it */
-    tsi_poison *poison;
+    int64_t count;            /* ranks in it */
+    _Atomic uint64_t *poison; /* epoch << 32 | place + 1 of who spoke first; 0: nobody yet */
     tsi_mpi_slot *slot;
     char *rings;
     int *pidfd;    /* per place; -1: not open */
@@ -297,9 +298,10 @@ struct tsi_mpi {
     _Atomic uint8_t *gone; /* of each world rank outside: tsi_slot_life */
     void *gone_memory;
     tsi_mpi_rank *local;
-    tsi_net *net;               /* NULL: every rank is in the segment */
-    _Atomic(const char *) step; /* while it is opened: the call that waits for other processes */
-    char why[320];              /* ... and what is wrong */
+    tsi_net *net;                /* NULL: every rank is in the segment */
+    _Atomic(const char *) step;  /* while it is opened: the call that waits for other processes */
+    char why[320];               /* ... and what is wrong */
+    pthread_mutex_t poison_lock; /* of the poison that ranks of this process write */
     /* Of tsi_engine_options, as copies: the caller may give up waiting. */
     void *agreed;
     size_t agreed_bytes;
@@ -411,6 +413,7 @@ void tsi_rank_forget(tsi_mpi_rank *rank); /* lanes and what they keep */
 
 /* ---- fail.c ---- */
 bool tsi_poisoned(const tsi_mpi_rank *rank);
+const tsi_poison *tsi_poison_of(const tsi_mpi_rank *rank); /* once it is poisoned */
 void tsi_poison_set(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const char *format, ...)
     TS_PRINTF(4, 5);
 void tsi_poison_memory(tsi_mpi_rank *rank, const char *what);

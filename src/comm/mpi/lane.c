@@ -303,7 +303,7 @@ static bool is_disputed(const tsi_mpi_rank *rank, const tsi_mpi_op *op)
     int32_t kind = op->work->print.kind;
     bool pairs = kind == TSI_COMM_SCATTER || kind == TSI_COMM_GATHER ||
                  kind == TSI_COMM_ALL_TO_ALL || kind == TSI_COMM_EXCHANGE;
-    return pairs && rank->mpi->segment.poison->rank < 0;
+    return pairs && tsi_poison_of(rank)->rank < 0;
 }
 
 static void carry_out(tsi_mpi_rank *rank)
@@ -369,9 +369,9 @@ static void fail_lane(tsi_mpi_rank *rank, tsi_lane *lane, ts_status status, int6
 /* Ends every work with the status and text of the poison (status TS_OK), or with those given. */
 void tsi_rank_fail_all(tsi_mpi_rank *rank, ts_status status, const char *text)
 {
-    const tsi_poison *poison = rank->mpi->segment.poison;
     int64_t culprit = rank->index;
     if (status == TS_OK) {
+        const tsi_poison *poison = tsi_poison_of(rank);
         status = tsi_poison_status(rank);
         culprit = poison->rank;
         text = poison->text;

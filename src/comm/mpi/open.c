@@ -337,6 +337,7 @@ static void release(tsi_mpi *mpi)
     host->core.free(mpi->agreed);
     host->core.free(mpi->node_sizes);
     host->core.free(mpi->node);
+    pthread_mutex_destroy(&mpi->poison_lock);
     host->core.free(mpi);
 }
 
@@ -409,6 +410,7 @@ static tsi_mpi *make(const tsi_engine_options *options)
     size_t sizes = sizeof *options->node_sizes * (size_t)options->node_size_count;
     tsi_mpi *mpi = zeroed(host, sizeof *mpi);
     if (mpi == NULL) return NULL;
+    pthread_mutex_init(&mpi->poison_lock, NULL);
     mpi->host = host;
     mpi->world = options->world;
     mpi->comm = MPI_COMM_NULL;

@@ -56,7 +56,7 @@ static void lay_out(tsi_segment *segment, int64_t count)
 
 static void attach(tsi_segment *segment)
 {
-    segment->poison = (tsi_poison *)(void *)(segment->base + 64);
+    segment->poison = (_Atomic uint64_t *)(void *)(segment->base + 64);
     segment->slot = (tsi_mpi_slot *)(void *)(segment->base + HEAD_BYTES);
     size_t slots = sizeof(tsi_mpi_slot) * (size_t)segment->count;
     segment->rings = segment->base + HEAD_BYTES + ((slots + 4095) & ~(size_t)4095);
