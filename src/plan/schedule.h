@@ -56,6 +56,8 @@ static inline bool tsi_cell_is_message(const ts_cell *cell)
 
 /* Whether the rule of that number is defined for so many stages a rank. */
 bool tsi_schedule_rule_has(int64_t index, int64_t per);
+/* Would ts_schedule_find know it? A file is not looked for. */
+ts_status tsi_schedule_check(const char *name);
 
 /* ---- tensors between stages (schedule_graph.c) ----------------------------------------------- */
 typedef struct tsi_stage_link {

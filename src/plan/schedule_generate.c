@@ -340,6 +340,13 @@ static ts_status find_rule(const char *name, const published **out)
                     name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
+ts_status tsi_schedule_check(const char *name)
+{
+    const published *rule;
+    if (ts_schedule_is_file(name) || strcasecmp(name, "search") == 0) return TS_OK;
+    return find_rule(name, &rule);
+}
+
 static ts_status check_numbers(const published *rule, const ts_schedule_options *options,
                                int64_t per)
 {

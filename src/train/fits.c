@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "model/model_plan.h"
+#include "plan/schedule.h"
 #include "train/config.h"
 #include "train/stages.h"
 
@@ -131,6 +132,9 @@ static ts_status check_stages(const ts_train_config *c)
 {
     ts_roles roles;
     ts_schedule *schedule = NULL;
+    tsi_stages_text said;
+    TSI_TRY(tsi_schedule_check(c->parallel.schedule));
+    TSI_TRY(tsi_stages_parse(c->parallel.stages, &said));
     if (!strstr(c->parallel.mesh, "pp")) return TS_OK; /* whoever makes the mesh reads the rest */
     TSI_TRY(ts_roles_parse(c->parallel.mesh, &roles));
     int64_t places = roles.size[TS_ROLE_PIPELINE], blocks = c->model.layers + 2;

@@ -83,6 +83,10 @@ TS_TEST(config_check_refuses)
     check_refused(t, "parallel.mesh=pp=7",
                   "6 blocks cannot be cut into 7 stages (pp=7, 1 of a "
                   "rank); pp could be 6, or model.layers 5");
+    /* Without an axis pp, too. */
+    check_refused(t, "parallel.schedule=1F1", "\"1F1\" is no schedule");
+    check_refused(t, "parallel.schedule=GPype", "did you mean GPipe?");
+    check_refused(t, "parallel.stages=two", "parallel.stages, column 1: expected a number of");
     check_refused(t, "train.memory=3GB", "expected auto, none or bytes of a rank, 80GiB");
     check_refused(t, "train.memory=-3", "found \"-3\"");
     /* Repair 30: a moment that never sees a gradient; weights that become 0 / 0. */
