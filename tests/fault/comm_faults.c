@@ -607,6 +607,38 @@ TS_TEST(comm_recover_without_everybody_is_lost)
     TEST_SAYS(t, s.note[0].text, "rank 1 has left");
 }
 
+/* Rank 1 recovers when the others have given up. */
+static _Atomic int32_t gave_up;
+static char said[3][512];
+
+static ts_status recovers_late(ts_rank *me, void *argument)
+{
+    struct timespec moment = { .tv_nsec = 2000000 };
+    int64_t index = ts_rank_index(me);
+    (void)ts_group_barrier(ts_group_world(me), NULL);
+    (void)ts_rank_fail(me, TS_ERR_IO, "enough");
+    while (index == 1 && atomic_load(&gave_up) < 2)
+        (void)nanosleep(&moment, NULL);
+    ts_status status = ts_rank_recover(me);
+    (void)snprintf(said[index], sizeof said[index], "%s", ts_rank_error(me)->text);
+    atomic_fetch_add(&gave_up, 1);
+    (void)argument;
+    return status;
+}
+
+TS_TEST(comm_recover_names_who_did_not_come)
+{
+    char error[1024];
+    ts_world_options options = TS_INIT(ts_world_options);
+    options.engine = "threads";
+    options.rank_count = 3;
+    options.timeout_ms = 500;
+    atomic_store(&gave_up, 0);
+    TEST_STATUS(t, ts_launch_with(&options, recovers_late, NULL, error, sizeof error), TS_ERR_LOST);
+    for (int i = 0; i < 3; i++)
+        TEST_SAYS(t, said[i], "not all ranks came within 500 ms, not rank 1 (last: barrier #1");
+}
+
 /* A handle from before keeps its status, and fails nobody after. */
 static ts_status waits_after_recover(ts_rank *me, ts_group *group, int64_t index)
 {

@@ -5,6 +5,7 @@
  *   error      rank 1 fails with a sentence            kill     rank 1 is killed in the middle
  *   stall      rank 1 sleeps past the timeout          exit     rank 1 calls exit
  *   recover    rank 1 fails, all recover and go on     worlds   a failed world, then a good one
+ *   tardy      rank 1 fails and recovers too late
  *   lost       rank 1 fails and does not recover       late     rank 1 fails when others are done
  *   move       rank 1 is killed while large tensors are moved
  *   pipeline   rank 1 is killed in the middle of a schedule
@@ -271,7 +272,8 @@ static ts_status misbehave(ts_rank *me, const run *this)
         return reduce(me, "late");
     }
     torn = is(this, "torn");
-    if (torn || is(this, "error") || is(this, "recover") || is(this, "lost") || is(this, "worlds"))
+    if (torn || is(this, "error") || is(this, "recover") || is(this, "tardy") || is(this, "lost") ||
+        is(this, "worlds"))
         return ts_rank_fail(me, TS_ERR_IO, "the disk of rank 1 is full");
     return TS_OK; /* leave */
 }
@@ -409,7 +411,8 @@ static ts_status act(ts_rank *me, const run *this)
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
     if (is(this, "lost") && this->index == 1) return status;
-    if (!is(this, "recover") && !is(this, "lost")) return status;
+    if (is(this, "tardy") && this->index == 1) sleep_ms(3 * TIMEOUT_MS / 2);
+    if (!is(this, "recover") && !is(this, "lost") && !is(this, "tardy")) return status;
     if (this->index != 1 && status == TS_OK) return ts_rank_fail(me, TS_ERR_STATE, "no error came");
     if (ts_rank_recover(me) != TS_OK) return ts_rank_status(me);
     for (int i = 0; i < 5; i++)
@@ -454,6 +457,10 @@ static bool is_right(const run *this, ts_status status, const char *text)
     if (is(this, "recover") || is(this, "behind")) return status == TS_OK;
     if (is(this, "absent") || is(this, "delayed"))
         return status == TS_ERR_PEER && says(text, "waited 2000 ms in MPI_Init");
+    if (is(this, "tardy"))
+        return status == TS_ERR_LOST &&
+               (this->index == 1 ||
+                says(text, "recover: not all ranks came within 2000 ms: rank 1 was last in"));
     if (is(this, "lost"))
         return this->index == 1 ? status == TS_ERR_IO
                                 : status == TS_ERR_LOST && says(text, "rank 1");

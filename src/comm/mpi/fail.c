@@ -529,12 +529,24 @@ static bool recovering_failed(const tsi_mpi_rank *rank)
     return tsi_poisoned(rank) && tsi_poison_of(rank)->status == TS_ERR_LOST;
 }
 
+static void name_absent(tsi_mpi_rank *rank, char *why, size_t size)
+{
+    tsi_mpi *mpi = rank->mpi;
+    int64_t first = 0;
+    while (first < mpi->rank_count && (first == rank->index || rank->came[first]))
+        first++;
+    int used = snprintf(why, size, "not all ranks came within %lld ms", (long long)mpi->timeout_ms);
+    if (first == mpi->rank_count) return;
+    used += snprintf(why + used, size - (size_t)used, ": ");
+    doing(mpi, first, why + used, size - (size_t)used);
+}
+
 /* All ranks tell all others; a message of the new epoch that comes before is kept for it. On
  * failure `why` says who did not come. */
 ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
 {
     tsi_mpi *mpi = rank->mpi;
-    snprintf(why, size, "not all ranks came within %lld ms", (long long)mpi->timeout_ms);
+    snprintf(why, size, "there is no memory for a message");
     tsi_rank_fail_all(rank, TS_ERR_PEER, "the rank recovers");
     tsi_rank_forget(rank);
     rank->epoch++;
@@ -564,7 +576,10 @@ ts_status tsi_fail_recover(tsi_mpi_rank *rank, char *why, size_t size)
             snprintf(why, size, "%s", tsi_poison_of(rank)->text);
             return TS_ERR_LOST;
         }
-        if (tsi_clock_ns() > deadline) return TS_ERR_LOST;
+        if (tsi_clock_ns() > deadline) {
+            name_absent(rank, why, size);
+            return TS_ERR_LOST;
+        }
         tsi_bell_wait(&mpi->segment.slot[rank->place], seen, mpi->net != NULL ? 50000 : 1000000);
     }
     return TS_OK;

@@ -342,6 +342,7 @@ static void new_epoch(tsi_threads *engine)
         (void)tsi_wait_word(&nothing, 0, 0, tsi_clock_ns() + 20000);
     reset_halls(engine);
     engine->recovering = 0;
+    engine->lost_text[0] = '\0';
     atomic_store_explicit(&engine->faulty, 0, memory_order_seq_cst);
     atomic_fetch_add_explicit(&engine->epoch, 1, memory_order_seq_cst);
 }
@@ -371,28 +372,70 @@ static bool wait_epoch(tsi_threads *engine, tsi_chair *chair, uint32_t epoch, in
     return in_time;
 }
 
-/* gone: a rank that will never come, or -1 for the deadline. */
+/* Those that are not in recover: "rank 1 (last: ...), rank 2 (last: ...)". */
+static void name_absent(const tsi_threads *engine, char *out, size_t size)
+{
+    int64_t count = 0;
+    int used = 0;
+    out[0] = '\0';
+    for (int64_t i = 0; i < engine->world->local_count; i++) {
+        if (atomic_load_explicit(&engine->chair[i].recovers, memory_order_seq_cst)) continue;
+        if (++count > NAMED_MAX) continue;
+        if (count > 1) used += snprintf(out + used, size - (size_t)used, ", ");
+        used += name(engine, engine->world->first_index + i, out + used, size - (size_t)used);
+    }
+    if (count > NAMED_MAX)
+        (void)snprintf(out + used, size - (size_t)used, " and %" PRId64 " more", count - NAMED_MAX);
+}
+
+/* gone: a rank that will never come, or -1 for the deadline. Who gives up leaves, and is no reason:
+ * all say what the first one said. */
+static void say_lost(tsi_threads *engine, int64_t gone, int64_t timeout_ms)
+{
+    char missing[768];
+    if (engine->lost_text[0] != '\0') return;
+    if (gone >= 0) {
+        (void)snprintf(engine->lost_text, sizeof engine->lost_text,
+                       "recover: rank %" PRId64 " has left; the world must be closed", gone);
+        return;
+    }
+    name_absent(engine, missing, sizeof missing);
+    (void)snprintf(engine->lost_text, sizeof engine->lost_text,
+                   "recover: not all ranks came within %" PRId64 " ms, not %s; the world must be "
+                   "closed",
+                   timeout_ms, missing);
+}
+
 static ts_status give_up(tsi_threads *engine, uint32_t epoch, int64_t gone, int64_t timeout_ms)
 {
     pthread_mutex_lock(&engine->lock);
     bool late = atomic_load_explicit(&engine->epoch, memory_order_seq_cst) != epoch;
     TSI_ASSERT(late || engine->recovering > 0); /* this rank is one of them */
     if (!late) engine->recovering--;
+    if (!late) say_lost(engine, gone, timeout_ms);
     pthread_mutex_unlock(&engine->lock);
     if (late) return TS_OK; /* it succeeded at the last moment */
-    if (gone >= 0)
-        return TSI_FAIL(TS_ERR_LOST, "recover: rank %" PRId64 " has left; the world must be closed",
-                        gone);
-    return TSI_FAIL(TS_ERR_LOST,
-                    "recover: not all ranks came within %" PRId64 " ms; the world must be closed",
-                    timeout_ms);
+    return TSI_FAIL(TS_ERR_LOST, "%s", engine->lost_text);
+}
+
+/* Until the last one has begun the new epoch. */
+static ts_status wait_for_all(tsi_threads *engine, tsi_chair *chair, uint32_t epoch)
+{
+    int64_t timeout_ms = engine->world->timeout_ms > 0 ? engine->world->timeout_ms : 60000;
+    int64_t deadline_ns = tsi_clock_after_ms(timeout_ms);
+    while (atomic_load_explicit(&engine->epoch, memory_order_seq_cst) == epoch) {
+        int64_t gone = first_gone(engine);
+        if (gone >= 0) return give_up(engine, epoch, gone, timeout_ms);
+        if (!wait_epoch(engine, chair, epoch, deadline_ns))
+            return give_up(engine, epoch, -1, timeout_ms);
+    }
+    return TS_OK;
 }
 
 ts_status tsi_threads_recover(void *state, ts_rank *rank)
 {
     tsi_threads *engine = state;
-    int64_t timeout_ms = engine->world->timeout_ms > 0 ? engine->world->timeout_ms : 60000;
-    int64_t deadline_ns = tsi_clock_after_ms(timeout_ms);
+    tsi_chair *chair = tsi_chair_of(engine, rank);
     pthread_mutex_lock(&engine->lock);
     uint32_t epoch = atomic_load_explicit(&engine->epoch, memory_order_seq_cst);
     bool last = ++engine->recovering == engine->world->local_count;
@@ -402,11 +445,8 @@ ts_status tsi_threads_recover(void *state, ts_rank *rank)
         ring_everybody(engine);
         return TS_OK;
     }
-    while (atomic_load_explicit(&engine->epoch, memory_order_seq_cst) == epoch) {
-        int64_t gone = first_gone(engine);
-        if (gone >= 0) return give_up(engine, epoch, gone, timeout_ms);
-        if (!wait_epoch(engine, tsi_chair_of(engine, rank), epoch, deadline_ns))
-            return give_up(engine, epoch, -1, timeout_ms);
-    }
-    return TS_OK;
+    atomic_store_explicit(&chair->recovers, 1, memory_order_seq_cst);
+    ts_status status = wait_for_all(engine, chair, epoch);
+    atomic_store_explicit(&chair->recovers, 0, memory_order_seq_cst);
+    return status;
 }

@@ -37,6 +37,7 @@ typedef struct tsi_chair {
     _Atomic uint32_t sleeping;
     _Atomic uint32_t rung;           /* since it sat down */
     _Atomic uint32_t gone;           /* the rank will call no more */
+    _Atomic uint32_t recovers;       /* it waits in recover */
     _Atomic(tsi_hall *) hall;        /* of the operation it waits in */
     _Atomic(struct tsi_lane *) lane; /* the same; NULL: point to point, or no operation */
     _Atomic uint64_t sequence;       /* the same, in that lane */
@@ -100,12 +101,13 @@ struct tsi_threads {
     int64_t
         inline_bytes; /* operations that move at most this much are carried out by who comes last */
     int64_t cores;
-    pthread_mutex_t lock; /* guards halls, fault (until `faulty` is set), recovering */
+    pthread_mutex_t lock; /* guards halls, fault (until `faulty` is set), recovering, lost_text */
     tsi_hall *halls;
     _Atomic uint32_t faulty;
     ts_error fault; /* text points to fault_text */
     char fault_text[TSI_ERROR_TEXT_MAX];
-    _Atomic uint32_t departures; /* ranks that are gone */
+    char lost_text[TSI_ERROR_TEXT_MAX]; /* why the first rank gave up recovering; "": none did */
+    _Atomic uint32_t departures;        /* ranks that are gone */
     _Atomic uint32_t epoch;
     int64_t recovering;
     pthread_mutex_t ready_lock;
