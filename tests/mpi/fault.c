@@ -17,6 +17,7 @@
  *   circle     each rank waits for a message of the next one
  *   idle       rank 1 stalls while its peers ask for data that it has offered
  *   asks       rank 1 stalls while its peers ask again and again whether it came
+ *   unmap      rank 1 fails, and its memory goes, while others are about to read it; all recover
  *   half       the first process, of two ranks, is killed when its rank 0 has left
  *   torn       rank 1 fails, and is killed while it tells the others why
  *   behind     rank 1 fails, again and again, as soon as it has an operation behind itself
@@ -34,6 +35,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -350,6 +352,33 @@ static ts_status offer_and_idle(ts_rank *me, int64_t index)
     return status;
 }
 
+/* The others have asked for data and are away, without helpers, when rank 1 begins to send it. */
+static ts_status fail_and_unmap(ts_rank *me, int64_t index)
+{
+    enum { BYTES = COUNT * (int)sizeof(float), MOMENT_MS = 60 };
+    ts_work *work = NULL;
+    ts_array array = TS_INIT(ts_array);
+    array.data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    array.meta.shape = TS_SHAPE(COUNT);
+    array.meta.dtype = TS_DTYPE_F32;
+    ts_comm_options options = TS_INIT(ts_comm_options);
+    options.work = &work;
+    (void)ts_group_broadcast(ts_group_world(me), &array, 1, &options);
+    if (index == 1) sleep_ms(2 * MOMENT_MS);
+    for (int i = 0; i < MOMENT_MS; i++) {
+        (void)ts_work_test(work);
+        sleep_ms(1);
+    }
+    if (index == 1)
+        (void)ts_rank_fail(me, TS_ERR_IO, "the disk of rank 1 is full");
+    else
+        sleep_ms(4 * MOMENT_MS);
+    (void)ts_work_wait(work);
+    (void)munmap(array.data, BYTES);
+    (void)ts_group_barrier(ts_group_world(me), NULL);
+    return ts_rank_recover(me) == TS_OK ? reduce(me, "after") : ts_rank_status(me);
+}
+
 /* What all have come to ends well for all of them, however soon one fails after its own end. */
 static ts_status fail_behind(ts_rank *me, int64_t index)
 {
@@ -407,6 +436,7 @@ static ts_status act(ts_rank *me, const run *this)
     if (is(this, "chain")) return wait_in_a_chain(me, this->index);
     if (is(this, "circle")) return wait_in_a_circle(me, this->index);
     if (is(this, "idle")) return offer_and_idle(me, this->index);
+    if (is(this, "unmap")) return fail_and_unmap(me, this->index);
     if (is(this, "asks")) return ask_for(me, this->index);
     if (is(this, "late")) return this->index == 1 ? fail_late(me) : TS_OK;
     status = this->index == 1 ? misbehave(me, this) : reduce(me, "weights");
@@ -454,7 +484,7 @@ static bool is_named(const run *this)
 static bool is_right(const run *this, ts_status status, const char *text)
 {
     if (!is_named(this)) return false;
-    if (is(this, "recover") || is(this, "behind")) return status == TS_OK;
+    if (is(this, "recover") || is(this, "behind") || is(this, "unmap")) return status == TS_OK;
     if (is(this, "absent") || is(this, "delayed"))
         return status == TS_ERR_PEER && says(text, "waited 2000 ms in MPI_Init");
     if (is(this, "tardy"))
@@ -510,7 +540,7 @@ static bool run_mode(run *this)
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = "mpi";
     options.timeout_ms = timeout_ms();
-    options.progress = is(this, "idle");
+    options.progress = is(this, "idle") || is(this, "unmap");
     options.threads_per_process = is(this, "half") ? 2 : 1;
     ts_status status = ts_launch_with(&options, work, this, text, sizeof text);
     bool right = is_right(this, status, text);

@@ -316,6 +316,8 @@ enum {
     TSI_PIECE_BYTES = 1 << 20, /* one GET */
     TSI_GETS_MAX = 4,          /* per job, in flight */
     TSI_NET_BYTES = 8 << 10,   /* a message through MPI, at most */
+    TSI_CANCEL_NS = 100000000, /* for a receive that has begun when it is cancelled */
+    TSI_SENT_NS = 1000000000,  /* for what peers may be reading when an operation is given up */
     TSI_CHECK_NS = 2000000     /* between looks at the life of others */
 };
 
@@ -373,7 +375,7 @@ bool tsi_net_irecv(tsi_mpi *mpi, void *to, int64_t bytes, int64_t from, int tag,
 bool tsi_net_isend(tsi_mpi *mpi, void *from, int64_t bytes, int64_t to, int tag,
                    MPI_Request *request);
 bool tsi_net_test(tsi_mpi *mpi, MPI_Request *request);
-void tsi_net_cancel(tsi_mpi *mpi, MPI_Request *request, bool receive);
+void tsi_net_cancel(tsi_mpi *mpi, MPI_Request *request, bool receive, int64_t until_ns);
 
 /* ---- pull.c ---- */
 bool tsi_pull_direct(const tsi_mpi_rank *rank, int64_t peer); /* can its memory be read? */

@@ -81,7 +81,8 @@ static bool ask(tsi_mpi_rank *rank, tsi_mpi_op *op, tsi_job *job, const tsi_sour
     }
     tsi_message *message = good ? tsi_op_begin(rank, op, source->member, TSI_MESSAGE_GET, 0) : NULL;
     if (message == NULL) {
-        if (get->request != MPI_REQUEST_NULL) tsi_net_cancel(mpi, &get->request, true);
+        if (get->request != MPI_REQUEST_NULL)
+            tsi_net_cancel(mpi, &get->request, true, tsi_clock_ns() + TSI_CANCEL_NS);
         mpi->host->core.free(get->staging);
         mpi->host->core.free(get);
         tsi_poison_memory(rank, "a transfer");

@@ -113,7 +113,8 @@ void tsi_net_close(tsi_mpi *mpi, bool poisoned)
         send_waiting(mpi);
         finish_sending(mpi, poisoned);
         for (int i = 0; i < POSTED; i++)
-            if (net->receive[i] != MPI_REQUEST_NULL) tsi_net_cancel(mpi, &net->receive[i], true);
+            if (net->receive[i] != MPI_REQUEST_NULL)
+                tsi_net_cancel(mpi, &net->receive[i], true, tsi_clock_ns() + TSI_CANCEL_NS);
     }
     tsi_parcel_drop(mpi, &net->waiting);
     pthread_mutex_destroy(&net->lock);
@@ -210,18 +211,20 @@ bool tsi_net_test(tsi_mpi *mpi, MPI_Request *request)
     return done != 0;
 }
 
-/* Gives up a request. A receive is cancelled; one that has begun may still write for a moment, so
- * it is given 100 ms. What remains belongs to MPI: its buffer must not be reused by us. */
-void tsi_net_cancel(tsi_mpi *mpi, MPI_Request *request, bool receive)
+/* Gives up a request by `until_ns`. A receive is cancelled; one that has begun may still write for
+ * a moment, and what is sent is read until then. What remains belongs to MPI: its buffer must not
+ * be reused by us. */
+void tsi_net_cancel(tsi_mpi *mpi, MPI_Request *request, bool receive, int64_t until_ns)
 {
     int done = 0;
     if (*request == MPI_REQUEST_NULL) return;
     pthread_mutex_lock(&mpi->net->lock);
     if (receive) MPI_Cancel(request);
-    int64_t deadline = tsi_clock_ns() + (receive ? 100000000 : 0);
-    do {
+    for (;;) {
         if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) done = 1;
-    } while (!done && tsi_clock_ns() < deadline);
+        if (done || tsi_clock_ns() >= until_ns) break;
+        sched_yield();
+    }
     if (!done) MPI_Request_free(request);
     *request = MPI_REQUEST_NULL;
     pthread_mutex_unlock(&mpi->net->lock);

@@ -441,6 +441,7 @@ bool tsi_op_message(tsi_mpi_rank *rank, tsi_mpi_op *op, const tsi_message *messa
 void tsi_op_clear(tsi_mpi_rank *rank, tsi_mpi_op *op, bool aborted)
 {
     const tsi_host *host = rank->mpi->host;
+    int64_t now = tsi_clock_ns();
     for (int64_t p = 0; op->stage != TSI_OP_IDLE && p < op->count; p++) {
         for (int phase = 0; phase < 2; phase++) {
             host->core.free(op->peer[p].in[phase].parcel);
@@ -449,14 +450,15 @@ void tsi_op_clear(tsi_mpi_rank *rank, tsi_mpi_op *op, bool aborted)
     }
     for (tsi_get *get; (get = op->gets) != NULL;) {
         op->gets = get->next;
-        if (get->net) tsi_net_cancel(rank->mpi, &get->request, true);
+        if (get->net)
+            tsi_net_cancel(rank->mpi, &get->request, true, tsi_clock_ns() + TSI_CANCEL_NS);
         host->core.free(get->staging);
         host->core.free(get);
     }
     for (tsi_serve *serve; (serve = op->serves) != NULL;) {
         op->serves = serve->next;
         bool open = serve->net && serve->request != MPI_REQUEST_NULL;
-        if (open) tsi_net_cancel(rank->mpi, &serve->request, false);
+        if (open) tsi_net_cancel(rank->mpi, &serve->request, false, now + TSI_SENT_NS);
         if (!open || !aborted) host->core.free(serve->staging);
         host->core.free(serve);
     }
