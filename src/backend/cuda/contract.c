@@ -86,8 +86,7 @@ static ts_status make_dense(tsi_stream *stream, contraction *x, int operand)
     to.ndim = from.ndim;
     memcpy(to.extent, from.extent, sizeof to.extent);
     size_t bytes = (size_t)count * ts_dtype_size((ts_dtype)to.dtype);
-    TSI_CUDA_TRY(stream->cuda, "a dense factor",
-                 tsi_cu.alloc_async(&x->scratch[operand], bytes, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "a dense factor", bytes, &x->scratch[operand]));
     to.data = (void *)(uintptr_t)x->scratch[operand];
     x->block[operand].data = to.data;
     x->block[operand].dtype = to.dtype;

@@ -146,6 +146,8 @@ void tsi_cuda_stream_functions(tsi_device *device);
 /* NULL becomes the side stream, held until the end, which waits. */
 ts_status tsi_cuda_begin(tsi_cuda *cuda, tsi_stream **stream, bool *side);
 ts_status tsi_cuda_end(tsi_cuda *cuda, tsi_stream *stream, bool side, ts_status status);
+/* Memory in the order of the stream, for tsi_cu.free_async; `what` is said where there is none. */
+ts_status tsi_cuda_memory(tsi_stream *stream, const char *what, size_t bytes, CUdeviceptr *out);
 /* Memory of the stream for what one call leaves to itself: the next call that asks gets the same,
  * which the order of the stream allows. It grows and is kept. */
 ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out);

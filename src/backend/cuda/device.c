@@ -47,7 +47,7 @@ ts_status tsi_cuda_fail(tsi_cuda *cuda, CUresult result, const char *what)
     (void)tsi_cu.error_name(result, &name);
     (void)tsi_cu.error_string(result, &text);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return TSI_FAIL(TS_ERR_MEMORY, "%s: %s: %s (%s)", cuda->name, what, name, text);
+        return TSI_FAIL(TS_ERR_MEMORY, "no memory for %s on %s (%s)", what, cuda->name, name);
     if (!is_final(result))
         return TSI_FAIL(TS_ERR_IO, "%s: %s: %s (%s)", cuda->name, what, name, text);
     if (!cuda->fault[0])

@@ -88,10 +88,7 @@ static ts_status launch_many(tsi_stream *stream, const folded *f, const tsi_bloc
     if (!table) return tsi_fail_memory("the sources of a fold", bytes);
     for (int64_t i = 0; i < count; i++)
         table[i] = operand_of(f, from[i]);
-    CUresult result = tsi_cu.alloc_async(&memory, bytes, tsi_cuda_apart(stream));
-    ts_status status = result == CUDA_SUCCESS
-                           ? TS_OK
-                           : tsi_cuda_fail(stream->cuda, result, "the sources of a fold");
+    ts_status status = tsi_cuda_memory(stream, "the sources of a fold", bytes, &memory);
     args->more = (const tsi_cuda_operand *)(uintptr_t)memory;
     if (status == TS_OK)
         status = tsi_cuda_stage_in(stream, (void *)(uintptr_t)memory, table, bytes);

@@ -116,8 +116,7 @@ static ts_status count_different(tsi_stream *stream, tsi_cuda_unique_args *a)
     for (a->slots = 64; a->slots < 2 * a->space.count;)
         a->slots *= 2;
     size_t bytes = (size_t)(a->slots + 1) * sizeof *a->table;
-    TSI_CUDA_TRY(stream->cuda, "a table of values",
-                 tsi_cu.alloc_async(&memory, bytes, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "a table of values", bytes, &memory));
     a->table = (uint64_t *)(uintptr_t)memory;
     CUresult set = tsi_cu.set_bytes(memory, 0xff, bytes, tsi_cuda_apart(stream));
     ts_status status = set == CUDA_SUCCESS

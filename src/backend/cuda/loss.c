@@ -56,9 +56,7 @@ static ts_status loss(const tsi_kernel_io *io, tsi_cuda_loss kind)
     terms.dtype = wide ? TS_DTYPE_F64 : TS_DTYPE_F32;
     for (int32_t d = x->ndim - 1; d >= 0; step *= x->extent[d--])
         terms.stride[d] = step;
-    TSI_CUDA_TRY(
-        stream->cuda, "terms of a loss",
-        tsi_cu.alloc_async(&memory, (size_t)count * (wide ? 8 : 4), tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "terms of a loss", (size_t)count * (wide ? 8 : 4), &memory));
     terms.data = (void *)(uintptr_t)memory;
     ts_status status = write_terms(io, kind, &terms);
     if (status == TS_OK)

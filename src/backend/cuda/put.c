@@ -140,8 +140,7 @@ static ts_status put_winners(tsi_stream *stream, tsi_cuda_put_args *claims,
 {
     CUdeviceptr memory = 0;
     size_t bytes = (size_t)claims->rows * sizeof *claims->winner;
-    TSI_CUDA_TRY(stream->cuda, "winners of rows",
-                 tsi_cu.alloc_async(&memory, bytes, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "winners of rows", bytes, &memory));
     claims->winner = result->winner = (uint64_t *)(uintptr_t)memory;
     CUresult cleared = tsi_cu.set_bytes(memory, 0, bytes, tsi_cuda_apart(stream));
     ts_status status =
@@ -171,9 +170,8 @@ ts_status tsi_cuda_put_add(tsi_stream *stream, tsi_cuda_put_args *a)
     CUdeviceptr memory = 0;
     size_t rows = (size_t)a->rows, claims = (size_t)a->space.count;
     if (rows == 0 || claims == 0) return TS_OK;
-    TSI_CUDA_TRY(stream->cuda, "lists of rows",
-                 tsi_cu.alloc_async(&memory, (4 + 4 * rows + 2 * claims) * sizeof(int32_t),
-                                    tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "lists of rows", (4 + 4 * rows + 2 * claims) * sizeof(int32_t),
+                            &memory));
     a->cursor = (int32_t *)(uintptr_t)memory;
     a->tally = a->cursor + 4;
     a->left = a->tally + rows;

@@ -287,8 +287,7 @@ static ts_status reduce_around(const tsi_kernel_io *io, uint32_t mask, const int
         first.to.stride[d] = step;
     size_t bytes = (size_t)step * ts_dtype_size((ts_dtype)first.to_dtype);
     TSI_TRY(tsi_cuda_enter(stream->cuda));
-    TSI_CUDA_TRY(stream->cuda, "centers",
-                 tsi_cu.alloc_async(&memory, bytes, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "centers", bytes, &memory));
     first.to.data = (void *)(uintptr_t)memory;
     args.center = first.to.data;
     ts_status status = run(stream, &first, how);

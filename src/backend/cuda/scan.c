@@ -124,9 +124,8 @@ ts_status tsi_cuda_cumprod_backward(const tsi_kernel_io *io)
     a.dx = line_of(dx, dim, &a.dx_step);
     a.length = lines_of(x, dim, &a.space);
     TSI_TRY(tsi_cuda_enter(stream->cuda));
-    TSI_CUDA_TRY(
-        stream->cuda, "lines of cumprod_backward",
-        tsi_cu.alloc_async(&memory, (size_t)count * sizeof *a.room, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "lines of cumprod_backward", (size_t)count * sizeof *a.room,
+                            &memory));
     a.room = (double *)(uintptr_t)memory;
     ts_status status = tsi_cuda_launch_items(stream, TSI_CUDA_scan_back, a.space.count, &a);
     (void)tsi_cu.free_async(memory, tsi_cuda_apart(stream));

@@ -132,8 +132,7 @@ static ts_status by_copies(const tsi_kernel_io *io, const tsi_block *block,
     CUdeviceptr memory = 0;
     size_t bytes = (size_t)tsi_block_count(&block[X]) * ts_dtype_size((ts_dtype)block[X].dtype);
     bytes = (bytes + 255) / 256 * 256;
-    TSI_CUDA_TRY(stream->cuda, "rows of a softmax",
-                 tsi_cu.alloc_async(&memory, BLOCKS * bytes, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "rows of a softmax", BLOCKS * bytes, &memory));
     ts_status status = TS_OK;
     for (int32_t k = X; k <= Y; k++) {
         int64_t step = 1;

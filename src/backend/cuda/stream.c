@@ -170,6 +170,17 @@ size_t tsi_cuda_scratch_size(size_t bytes)
     return want;
 }
 
+ts_status tsi_cuda_memory(tsi_stream *stream, const char *what, size_t bytes, CUdeviceptr *out)
+{
+    *out = 0;
+    CUresult result = tsi_cu.alloc_async(out, bytes, tsi_cuda_apart(stream));
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return TSI_FAIL(TS_ERR_MEMORY, "no memory for %s (%zu bytes) on %s", what, bytes,
+                        stream->cuda->name);
+    TSI_CUDA_TRY(stream->cuda, what, result);
+    return TS_OK;
+}
+
 ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out)
 {
     CUdeviceptr memory = 0;
@@ -182,8 +193,7 @@ ts_status tsi_cuda_scratch(tsi_stream *stream, size_t bytes, void **out)
                      tsi_cu.free_async(tsi_cuda_pointer(stream->scratch), tsi_cuda_apart(stream)));
     stream->scratch = NULL;
     stream->scratch_bytes = 0;
-    TSI_CUDA_TRY(stream->cuda, "scratch memory",
-                 tsi_cu.alloc_async(&memory, want, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_memory(stream, "scratch memory", want, &memory));
     *out = stream->scratch = (void *)(uintptr_t)memory;
     stream->scratch_bytes = want;
     return TS_OK;
