@@ -27,23 +27,32 @@ static ts_status add_tables(const tsi_module_offer *offer)
     return TS_OK;
 }
 
+/* The kind of modules that a name begins with, and what stands behind it: "" or ":1"; NULL: none.
+ */
+static const char *kind_of(const char *name, const char **rest)
+{
+    for (size_t i = 0; name && i < TSI_COUNT_OF(kinds); i++) {
+        size_t length = strlen(kinds[i]);
+        *rest = name + length;
+        if (strncmp(name, kinds[i], length) == 0 && (**rest == '\0' || **rest == ':'))
+            return kinds[i];
+    }
+    return NULL;
+}
+
 /* Opens the module whose kind the name begins with. Two worlds may do so at once. */
 static ts_status open_kind(const char *name)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    ts_status status = TS_OK;
-    for (size_t i = 0; name && i < TSI_COUNT_OF(kinds) && status == TS_OK; i++) {
-        size_t length = strlen(kinds[i]);
-        if (strncmp(name, kinds[i], length) != 0) continue;
-        if (name[length] != '\0' && name[length] != ':') continue;
-        char file[64];
-        const tsi_module_offer *offer = NULL;
-        (void)snprintf(file, sizeof file, "tessera_%s.so", kinds[i]);
-        pthread_mutex_lock(&lock);
-        status = tsi_module_open(file, &offer);
-        if (status == TS_OK) status = add_tables(offer);
-        pthread_mutex_unlock(&lock);
-    }
+    const char *rest, *kind = kind_of(name, &rest);
+    if (!kind) return TS_OK;
+    char file[64];
+    const tsi_module_offer *offer = NULL;
+    (void)snprintf(file, sizeof file, "tessera_%s.so", kind);
+    pthread_mutex_lock(&lock);
+    ts_status status = tsi_module_open(file, &offer);
+    if (status == TS_OK) status = add_tables(offer);
+    pthread_mutex_unlock(&lock);
     return status;
 }
 
@@ -53,6 +62,14 @@ ts_status tsi_module_device(const char *name, const tsi_device **out)
     TSI_TRY(open_kind(name));
     *out = tsi_device_find(name);
     return *out ? TS_OK : TS_ERR_MISSING; /* tsi_device_find has said why */
+}
+
+ts_status tsi_module_device_known(const char *name)
+{
+    const char *rest, *kind = kind_of(name, &rest);
+    size_t digits = kind && *rest == ':' ? strspn(rest + 1, "0123456789") : 0;
+    if (kind && (*rest == '\0' || (digits > 0 && rest[1 + digits] == '\0'))) return TS_OK;
+    return tsi_device_find(name) ? TS_OK : TS_ERR_MISSING;
 }
 
 static ts_status describe(const char *name, char *text, size_t size)

@@ -35,6 +35,8 @@ ts_status tsi_module_table_of(const tsi_module_offer *offer, tsi_module_kind kin
 ts_status tsi_module_nccl_text(char *text, size_t size);
 /* A device by name (tsi_device_find), after the module that has its kind was opened. */
 ts_status tsi_module_device(const char *name, const tsi_device **out);
+/* Could there be such a device? Nothing is opened for it, nor looked for. */
+ts_status tsi_module_device_known(const char *name);
 /* The first device of a module that can be used here, else the host; `why` (may be NULL): what it
  * is, or why there is none. Records no error. */
 const tsi_device *tsi_module_device_auto(char *why, size_t size);

@@ -190,17 +190,21 @@ typedef struct chosen_device {
     char text[TSI_DEVICE_TEXT];
 } chosen_device;
 
-/* A world without data needs none, whatever it was asked for. */
+/* A world without data needs none, whatever it was asked for; what is no device is refused. */
 static ts_status choose_device(const tsi_settings *settings, chosen_device *out)
 {
     const char *name = settings->user.device;
     static const char absent[] = "cuda is not here, tessera doctor says why";
     char why[448] = "";
-    bool found = name && strcmp(name, "auto") == 0 && settings->engine != TSI_ENGINE_MODEL;
+    bool found = name && strcmp(name, "auto") == 0;
     *out = (chosen_device){ .device = tsi_device_host() };
+    if (settings->engine == TSI_ENGINE_MODEL) {
+        (void)snprintf(out->text, sizeof out->text, "%s", out->device->name);
+        return !name || found ? TS_OK : tsi_module_device_known(name);
+    }
     if (found)
         out->device = tsi_module_device_auto(why, sizeof why);
-    else if (name && strcmp(name, "auto") != 0)
+    else if (name)
         TSI_TRY(tsi_module_device(name, &out->device));
     out->by_kind = found || (name && strcmp(name, out->device->kind) == 0);
     if (found)

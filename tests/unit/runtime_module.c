@@ -90,13 +90,35 @@ TS_TEST(missing_engine_says_where_it_was_looked_for)
     TEST_CHECK(t, strstr(text, "install the packages") == NULL);
 }
 
-static ts_status open_auto(const char *engine, ts_world **out)
+static ts_status open_on(const char *engine, const char *device, ts_world **out)
 {
     ts_world_options options = TS_INIT(ts_world_options);
     options.engine = engine;
     options.rank_count = 1;
-    options.device = "auto";
+    options.device = device;
     return ts_world_open(&options, out);
+}
+
+static ts_status open_auto(const char *engine, ts_world **out)
+{
+    return open_on(engine, "auto", out);
+}
+
+/* Plans for GPUs are made on machines that have none. */
+TS_TEST(without_data_no_device_is_opened)
+{
+    static const char *const known[] = { "cpu", "queue", "cuda", "cuda:7" };
+    static const char *const unknown[] = { "gpu", "cuda:", "cuda:x", "cuda:1x", "cudas", "" };
+    ts_world *world = NULL;
+    (void)setenv("TESSERA_MODULE_PATH", "/nowhere", 1);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        TEST_OK(t, open_on("model", known[i], &world));
+        TEST_TEXT(t, ts_world_device(world), "cpu");
+        ts_world_close(world);
+    }
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        TEST_STATUS(t, open_on("model", unknown[i], &world), TS_ERR_MISSING);
+    TEST_SAYS(t, ts_last_error(), "there is no device \"\"; there are: cpu, queue");
 }
 
 TS_TEST(auto_takes_a_gpu_that_loads)
