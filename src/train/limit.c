@@ -106,6 +106,7 @@ static ts_status found_here(const tsi_run *run, int64_t *bytes)
 
 typedef struct search {
     const ts_train_config *config;
+    const char *device; /* kind of the run's; NULL: that of the configuration */
     int64_t vocab, limit;
     int64_t least;  /* of all that was tried */
     char fits[256]; /* "parallel.recompute=full"; "": nothing that was tried */
@@ -140,6 +141,8 @@ static bool try_out(search *s, const char *more)
     bool good = copy && cost;
     if (good) *copy = *s->config;
     if (good && s->vocab > 0) copy->model.vocab = s->vocab;
+    if (good && s->device)
+        (void)snprintf(copy->train.device, sizeof copy->train.device, "%s", s->device);
     for (int i = 0; good && i < s->set_count; i++)
         good = ts_train_config_set(copy, s->set[i]) == TS_OK;
     if (good && more) good = ts_train_config_set(copy, more) == TS_OK;
@@ -292,6 +295,7 @@ ts_status tsi_limit_check(tsi_run *run, const ts_train_cost *cost)
     char sentence[SENTENCE] = "";
     if (first == mine) {
         search s = { .config = run->config,
+                     .device = tsi_world_device(run->me->world)->kind,
                      .vocab = run->model->config.vocab,
                      .limit = limit,
                      .least = INT64_MAX,

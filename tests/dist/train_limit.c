@@ -64,6 +64,23 @@ TS_TEST(what_is_named_fits)
     (void)unsetenv("TESSERA_THREADS");
 }
 
+/* A world that a program opened has its own device, whatever the configuration says or leaves to
+ * what is found here: what is named is planned for it. */
+TS_TEST(what_is_named_is_of_the_runs_device)
+{
+    folder f = make_folder(t);
+    char text[512];
+    outcome o = { 0 }, other = { 0 };
+    int64_t limit = planned(t, "[train]\ndevice = cpu\n") * 8 / 10;
+    snprintf(text, sizeof text, "%s[train]\nmemory = %lld\n", deep, (long long)limit);
+    TEST_STATUS(t, train(t, &f, "run", text, 1, &o), TS_ERR_MEMORY);
+    TEST_SAYS(t, o.error, " are allowed; with ");
+    snprintf(text + strlen(text), sizeof text - strlen(text), "device = queue\n");
+    TEST_STATUS(t, train(t, &f, "run", text, 1, &other), TS_ERR_MEMORY);
+    TEST_TEXT(t, other.error, o.error);
+    remove_folder(&f);
+}
+
 TS_TEST(nothing_fits)
 {
     folder f = make_folder(t);
