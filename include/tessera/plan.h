@@ -29,7 +29,8 @@ enum { TS_TOPOLOGY_LEVELS = 4, TS_TOPOLOGY_AXES = 8, TS_TOPOLOGY_NAME = 32 };
 typedef enum ts_topology_hops {
     TS_HOPS_RING, /* n - 1 */
     TS_HOPS_LOG,  /* ceil(log2 n) */
-    TS_HOPS_FLAT  /* 1 */
+    TS_HOPS_FLAT, /* 1 */
+    TS_HOPS_TREE  /* n - 1; a sum goes up and down a tree where that is faster: 2 ceil(log2 n) */
 } ts_topology_hops;
 
 /* One level of the machine, the innermost first: `ranks` consecutive world ranks are one unit of

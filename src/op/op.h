@@ -222,12 +222,13 @@ enum {                         /* tsi_op_desc.flags */
                                   reals,    a gradient that arrives is refused */
        TSI_OP_LIST = 64,       /* any number of inputs of one kind (cat, stack) */
        TSI_OP_ONE_ROUND = 128, /* its algorithms take one round of messages, not an all-reduce's */
-       TSI_OP_USER = 256,      /* registered at run time: a ts_op (user.h) */
-       TSI_OP_COMPOSED = 512,  /* algorithm 1 runs whatever the rule: it has no kernel */
-       TSI_OP_FREE = 2048,     /* its result does not follow its inputs' values: constants, draws,
-                                  masks; a gradient that arrives there ends there */
-       TSI_OP_CHEAP = 4096,    /* sooner computed again than kept, though not element by element:
-                                  norms, rotations */
+       TSI_OP_TWO_ROUNDS = 16384, /* theirs go there and back, and no sum is among them */
+       TSI_OP_USER = 256,         /* registered at run time: a ts_op (user.h) */
+       TSI_OP_COMPOSED = 512,     /* algorithm 1 runs whatever the rule: it has no kernel */
+       TSI_OP_FREE = 2048,  /* its result does not follow its inputs' values: constants, draws,
+                               masks; a gradient that arrives there ends there */
+       TSI_OP_CHEAP = 4096, /* sooner computed again than kept, though not element by element:
+                               norms, rotations */
        TSI_OP_MOVES = 8192, /* its reference only copies, fills, draws and calls other kernels, by
                                io->device and in the order of io->queue: it is a kernel of every
                                device */

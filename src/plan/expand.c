@@ -138,9 +138,12 @@ static double move_cost(const tsi_expand_request *q, int32_t i, const axis_cost 
         if (!q->in_place) return (double)INFINITY;
         to = TSI_ROLE_R; /* what a target in place must be joined with goes by way of R */
     }
-    if (tsi_role_is_s(from))
-        return to == TSI_ROLE_R ? tsi_time_all_gather(q->links, group, bytes * (double)size, false)
-                                : tsi_time_all_to_all(q->links, group, bytes);
+    if (tsi_role_is_s(from) && to == TSI_ROLE_R) { /* and every rank reads the whole of it */
+        double whole = bytes * (double)size;
+        return tsi_time_all_gather(q->links, group, whole, false) +
+               (whole - bytes) * q->links->copy;
+    }
+    if (tsi_role_is_s(from)) return tsi_time_all_to_all(q->links, group, bytes);
     if (to == TSI_ROLE_R || norm) return tsi_time_all_reduce(q->links, group, bytes);
     return tsi_time_reduce_scatter(q->links, group, bytes, false);
 }
@@ -155,13 +158,20 @@ static bool divides(const tsi_expand_request *q, int32_t axis, int32_t rule)
     return true;
 }
 
-/* What a pending result has still to pay: its reduction, in the cheapest form. */
+/* What pending results have still to pay: their reduction, in the cheapest form. */
 static double result_cost(const tsi_expand_request *q, const axis_cost *a, const tsi_role *out)
 {
-    for (int32_t o = 0; o < q->rules->output_count; o++)
-        if (tsi_role_is_p(out[o]))
-            return tsi_time_reduce_scatter(q->links, &a->group, q->out_bytes, false);
-    return 0.0;
+    double bytes = 0;
+    bool pending = false;
+    for (int32_t o = 0; o < q->rules->output_count; o++) {
+        if (!tsi_role_is_p(out[o])) continue;
+        bytes += (double)ts_shape_count(&q->out[o].shape) *
+                 (double)ts_dtype_size((ts_dtype)q->out[o].dtype);
+        pending = true;
+    }
+    if (!pending) return 0.0;
+    return fmin(tsi_time_reduce_scatter(q->links, &a->group, bytes, false),
+                tsi_time_all_reduce(q->links, &a->group, bytes));
 }
 
 static option cost_of(const tsi_expand_request *q, const axis_cost *a, int32_t rule)

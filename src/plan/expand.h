@@ -10,7 +10,8 @@
  * On an axis of one rank all placements say the same: inputs keep theirs, also a target in place.
  *
  * A choice that communicates is also charged for what it leaves behind: a result that is pending
- * has its reduction still to come. A choice that communicates nothing is never charged.
+ * has its reduction still to come, and what is gathered is read whole by every rank. A choice that
+ * communicates nothing is never charged.
  *
  * INV: a pure function of the request; ties go to fewer changed inputs, then to earlier rules, then
  * to earlier axes. */
@@ -28,7 +29,6 @@ typedef struct tsi_expand_request {
     const ts_layout *const *in; /* NULL where the operand is absent */
     const ts_meta *out;         /* one per output */
     const int64_t *in_bytes;    /* bytes of an element */
-    double out_bytes;           /* of all outputs, whole */
     int32_t in_place;           /* 1: input 0 keeps its placements and output 0 takes them */
     int32_t reserved;
     const double

@@ -32,9 +32,10 @@ typedef struct expansion {
     bool failed;
     /* fixed */
     tsi_links_group single[TS_NDIM_MAX];
-    double wait[TS_NDIM_MAX];  /* least latency of an axis that takes part */
-    double drag[TS_NDIM_MAX];  /* least transfer time of an axis that takes part */
-    double per_byte_min, unit; /* unit: bytes of the tensor */
+    double wait[TS_NDIM_MAX];     /* least latency of an axis that takes part */
+    double wait_sum[TS_NDIM_MAX]; /* where its ranks hold terms */
+    double drag[TS_NDIM_MAX];     /* least transfer time of an axis that takes part */
+    double per_byte_min, unit;    /* unit: bytes of the tensor */
     double ranks;
     double held_dst; /* copies of the tensor in the target */
     double kept;     /* ranks along partial axes that stay partial */
@@ -66,8 +67,10 @@ static void heuristic(const expansion *x, tsi_state state, double held, double o
         int32_t code = tsi_state_code(state, k);
         if (!(differs >> (8 * k) & 255u) || code == TSI_CODE_R) continue;
         any = true;
-        if (tsi_code_partial(code)) terms *= (double)x->space->size[k];
-        wait = flat ? fmax(wait, x->wait[k]) : wait + x->wait[k];
+        bool sums = tsi_code_partial(code);
+        if (sums) terms *= (double)x->space->size[k];
+        double least = sums ? x->wait_sum[k] : x->wait[k];
+        wait = flat ? fmax(wait, least) : wait + least;
         drag = fmax(drag, x->drag[k]);
         if (k == TS_NDIM_MAX - 1) break;
     }
@@ -395,6 +398,14 @@ static void expand(expansion *x)
     if (x->search->merged) merged_edges(x, partial);
 }
 
+/* Hops of an axis that takes part; with others in one group there are no fewer than their sum. */
+static double least_hops(const tsi_links *links, double n, bool sums)
+{
+    if (links->hops == TS_HOPS_LOG) return log2(n);
+    double hops = tsi_links_hops(links, n);
+    return links->hops == TS_HOPS_TREE && sums ? fmin(hops, 2 * log2(n)) : hops;
+}
+
 static void prepare(const tsi_search *search, expansion *x)
 {
     const tsi_space *s = search->space;
@@ -411,8 +422,8 @@ static void prepare(const tsi_search *search, expansion *x)
         double n = (double)s->size[k];
         int32_t src = tsi_state_code(s->src, k), dst = tsi_state_code(s->dst, k);
         x->single[k] = tsi_links_of(x->links, 1u << k);
-        double hops = x->links->hops == TS_HOPS_LOG ? log2(n) : x->single[k].hops;
-        x->wait[k] = hops * x->single[k].latency;
+        x->wait[k] = least_hops(x->links, n, false) * x->single[k].latency;
+        x->wait_sum[k] = least_hops(x->links, n, true) * x->single[k].latency;
         x->drag[k] = (n - 1) / n * x->unit / x->ranks * x->single[k].per_byte;
         if (n > 1) x->per_byte_min = fmin(x->per_byte_min, x->single[k].per_byte);
         if (!tsi_code_cuts(dst)) x->held_dst *= n;

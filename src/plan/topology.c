@@ -43,7 +43,7 @@ static const ts_topology preset_table[] = {
       .reduce_gib_s = 900,
       .product_gflops = 50000,
       .product_half_gflops = 600000,
-      .hops = TS_HOPS_RING,
+      .hops = TS_HOPS_TREE,
       .level_count = 2,
       .level = { { "nvlink", 8, 0.7, 340, 0 }, { "infiniband", 0, 3.5, 43, 0 } } },
     { .name = "8xh200",
@@ -54,7 +54,7 @@ static const ts_topology preset_table[] = {
       .reduce_gib_s = 1300,
       .product_gflops = 50000,
       .product_half_gflops = 600000,
-      .hops = TS_HOPS_RING,
+      .hops = TS_HOPS_TREE,
       .level_count = 2,
       .level = { { "nvlink", 8, 0.7, 340, 0 }, { "infiniband", 0, 3.5, 43, 0 } } },
     { .name = "torus",
@@ -72,7 +72,7 @@ static const ts_topology preset_table[] = {
       .exchange_us = 6.0,
       .copy_gib_s = 8,
       .reduce_gib_s = 5,
-      .hops = TS_HOPS_RING,
+      .hops = TS_HOPS_TREE,
       .level_count = 1,
       .level = { { "ethernet", 0, 22.0, 2.6, 0 } } },
     { .name = "threads", IN_MEMORY, .level_count = 1, .level = { { "memory", 0, 0.4, 16, 32 } } },
@@ -141,9 +141,9 @@ ts_status tsi_topology_check(const ts_topology *t)
         return TSI_FAIL(TS_ERR_ARG,
                         "topology '%s': times and rates must be finite and not negative", t->name);
     }
-    if (t->hops < TS_HOPS_RING || t->hops > TS_HOPS_FLAT) {
-        return TSI_FAIL(TS_ERR_ARG, "topology '%s': hops %d is not ring, log or flat", t->name,
-                        t->hops);
+    if (t->hops < TS_HOPS_RING || t->hops > TS_HOPS_TREE) {
+        return TSI_FAIL(TS_ERR_ARG, "topology '%s': hops %d is not ring, log, flat or tree",
+                        t->name, t->hops);
     }
     int64_t below = 1;
     for (int32_t i = 0; i < t->level_count; i++) {
@@ -278,6 +278,7 @@ double tsi_links_hops(const tsi_links *links, double n)
     if (n <= 1) return 0;
     switch ((ts_topology_hops)links->hops) {
     case TS_HOPS_RING:
+    case TS_HOPS_TREE:
         return n - 1;
     case TS_HOPS_LOG:
         return ceil(log2(n));
@@ -317,10 +318,23 @@ double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *g,
     return packed ? time + in * links->copy : time;
 }
 
-double tsi_time_all_reduce(const tsi_links *links, const tsi_links_group *g, double in)
+/* All of it from two ranks below, and from one above. */
+static double tree_us(const tsi_links *links, const tsi_links_group *g, double in)
+{
+    return links->base + 2 * ceil(log2(g->n)) * g->latency +
+           in * (3 * g->per_byte + 2 * links->reduce);
+}
+
+double tsi_time_two_rounds(const tsi_links *links, const tsi_links_group *g, double in)
 {
     double received = in * (g->n - 1) / g->n;
     return links->base + 2 * g->hops * g->latency + received * (2 * g->per_byte + links->reduce);
+}
+
+double tsi_time_all_reduce(const tsi_links *links, const tsi_links_group *g, double in)
+{
+    double us = tsi_time_two_rounds(links, g, in);
+    return links->hops == TS_HOPS_TREE && g->n > 1 ? fmin(us, tree_us(links, g, in)) : us;
 }
 
 double tsi_time_all_to_all(const tsi_links *links, const tsi_links_group *g, double in)

@@ -45,6 +45,8 @@ double tsi_time_all_gather(const tsi_links *links, const tsi_links_group *group,
 double tsi_time_reduce_scatter(const tsi_links *links, const tsi_links_group *group, double in,
                                bool packed);
 double tsi_time_all_reduce(const tsi_links *links, const tsi_links_group *group, double in);
+/* Two rounds of messages, as a reduce-scatter and a gather are: there and back. */
+double tsi_time_two_rounds(const tsi_links *links, const tsi_links_group *group, double in);
 double tsi_time_all_to_all(const tsi_links *links, const tsi_links_group *group, double in);
 /* More, for `bytes` that lie in runs of so many bytes; one run costs nothing. */
 static inline double tsi_time_runs(const tsi_links *links, double bytes, double run)

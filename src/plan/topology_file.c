@@ -3,7 +3,7 @@
  *
  *   {"name": "my-cluster", "base_us": 9, "all_to_all_us": 2, "exchange_us": 4, "copy_gib_s": 1300,
  *    "reduce_gib_s": 900, "shared_gib_s": 0, "local_us": 0, "run_us": 0, "product_gflops": 50000,
- *    "product_half_gflops": 600000, "hops": "ring",
+ *    "product_half_gflops": 600000, "hops": "tree",
  *    "levels": [{"name": "nvlink", "ranks": 8, "latency_us": 0.7, "bandwidth_gib_s": 340,
  *                "total_gib_s": 0},
  *               {"name": "infiniband", "ranks": 0, "latency_us": 3.5, "bandwidth_gib_s": 43}],
@@ -23,7 +23,7 @@
 #include "plan/topology.h"
 #include "tessera/json.h"
 
-static const char *const hops_names[] = { "ring", "log", "flat", NULL };
+static const char *const hops_names[] = { "ring", "log", "flat", "tree", NULL };
 
 typedef struct field {
     const char *name;
@@ -165,7 +165,7 @@ static ts_status topology_member(const char *name, const ts_json *value, void *c
                 return TS_OK;
             }
         }
-        return TSI_FAIL(TS_ERR_ARG, "topology: 'hops' must be ring, log or flat");
+        return TSI_FAIL(TS_ERR_ARG, "topology: 'hops' must be ring, log, flat or tree");
     }
     return unknown_member("the file", name, topology_names);
 }

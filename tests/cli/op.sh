@@ -122,6 +122,14 @@ says "what no mesh can be planned for" 2 "at most 67108864 are looked at" \
     op relu --mesh "x=1099511627776" --in "8x12 P(sum)"
 says "a large mesh that divides the shape" 0 "received by all ranks" \
     op relu --mesh "x=1048576" --in "1048576x3 P(sum)"
+# What is cut stays so where ranks are many: a sum of few numbers goes by a tree, a gather goes round.
+on_gpus() { TESSERA_TOPOLOGY=8xh100 op "$@"; }
+says "rows of a loss stay where they are" 0 'dp: S(0),S(0)->P(sum),S(0); tp: R,R->R,R' \
+    on_gpus cross_entropy --mesh "dp=1024, tp=4" --in "8192x16x64 S(0), S(2)" --in "8192x16 S(0), R"
+says "an algorithm costs what the other axes leave of it" 0 'algorithm two-phase, ' \
+    on_gpus rms_norm --mesh "dp=1024, tp=8" --in "1024x4096x4096 S(0), S(2)" --in "4096 R, R" --dtype bf16
+says "candidates of ranks are gathered, not summed" 0 'dp: S(1)->S(0)' \
+    on_gpus argmax --mesh "dp=1024" --in "8192x16 S(0)" --attr dim=0
 says "JSON" 0 '"out": ["P(sum)"]' op sum --mesh x=4 --in "8x12 S(0)" --attr "dims=[0]" --json
 says "a form in place keeps its layout" 0 "P(sum)" op add_ --mesh x=4 --in "8x12 P(sum)" --in "8x12 S(0)" --check
 says "a form in place on an axis of one rank" 0 "check: ok" op relu_ --mesh "x=1, y=2" --in "8x12 P(sum), S(0)" --check

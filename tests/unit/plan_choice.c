@@ -396,6 +396,52 @@ TS_TEST(axis_constants)
     tsi_world_unmake(world);
 }
 
+/* Little is summed by a tree, much by a ring; what is gathered goes round, and so does everything
+ * with the constants of the reference. */
+TS_TEST(small_sums_go_by_trees)
+{
+    ts_world *world = world_make(t);
+    ts_mesh *mesh = ts_mesh_describe(world, "dp=1024");
+    static const char *const presets[] = { "8xh100", "ethernet", "reference-cpu" };
+    for (int i = 0; i < 3; i++) {
+        ts_topology topology;
+        tsi_links links;
+        TEST_OK(t, ts_topology_preset(presets[i], &topology));
+        tsi_links_make(&topology, mesh->desc, 1024, &links);
+        tsi_links_group group = tsi_links_of(&links, 1);
+        double round = tsi_time_two_rounds(&links, &group, 16),
+               sum = tsi_time_all_reduce(&links, &group, 16);
+        TEST_SAY(t, i == 2 ? sum == round : sum < round / 50, "%s: %g and %g us", presets[i], sum,
+                 round);
+        TEST_CHECK(t, tsi_time_all_gather(&links, &group, 1024 * 16, false) > round / 2.1);
+        TEST_CHECK(t, tsi_time_all_reduce(&links, &group, 1e9) ==
+                          tsi_time_two_rounds(&links, &group, 1e9));
+    }
+    ts_mesh_release(mesh);
+    tsi_world_unmake(world);
+}
+
+/* A sum of one number over many ranks is one step, and the plan is the tree's. */
+TS_TEST(a_number_of_many_ranks)
+{
+    ts_world *world = world_make(t);
+    ts_mesh *mesh = ts_mesh_describe(world, "dp=1024");
+    ts_topology topology;
+    ts_plan_options options = TS_INIT(ts_plan_options);
+    ts_plan_summary said = TS_INIT(ts_plan_summary);
+    ts_plan *plan = NULL;
+    TEST_OK(t, ts_topology_preset("8xh100", &topology));
+    options.topology = &topology;
+    TEST_OK(t, ts_plan_create(layout(t, mesh, "P(sum)", TS_SHAPE(1)),
+                              layout(t, mesh, "R", TS_SHAPE(1)), TS_DTYPE_F32, &options, &plan));
+    ts_plan_summarise(plan, &said);
+    TEST_EQ(t, said.family, TS_PLAN_COLLECTIVES);
+    TEST_SAY(t, said.time_us > 70 && said.time_us < 100, "%g us", said.time_us);
+    ts_plan_release(plan);
+    ts_mesh_release(mesh);
+    tsi_world_unmake(world);
+}
+
 TS_TEST(json_and_text)
 {
     ts_world *world = world_make(t);

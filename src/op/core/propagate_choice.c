@@ -115,25 +115,70 @@ static ts_status refuse_in_place(const tsi_op_call *call, const tsi_op_plan *pla
                     call->op->name, plan->in[0]->text, call->op->name);
 }
 
+/* The rule that has the inputs' roles on an axis; NULL: there is none, they would move. */
+static const tsi_role *rule_as_it_lies(const tsi_expand_request *q, int32_t axis)
+{
+    for (int32_t r = 0; r < q->rules->count; r++) {
+        const tsi_role *role = tsi_rules_row(q->rules, r);
+        int32_t i = 0;
+        while (i < q->rules->input_count &&
+               (!q->in[i] || tsi_role_of(&q->in[i]->sharding->place[axis]) == role[i]))
+            i++;
+        if (i == q->rules->input_count) return role;
+    }
+    return NULL;
+}
+
+/* What the ranks along `axis` hold together of the operands, as the other axes cut them. */
+static void part_along(const tsi_op_call *call, const tsi_expand_request *q, int32_t axis,
+                       ts_meta *part)
+{
+    size_t inputs = (size_t)call->input_count;
+    if (inputs) memcpy(part, call->in, inputs * sizeof *part);
+    memcpy(part + inputs, call->out, (size_t)call->output_count * sizeof *part);
+    for (int32_t k = 0; k < q->mesh->ndim; k++) {
+        const tsi_role *role = k == axis ? NULL : rule_as_it_lies(q, k);
+        for (int32_t i = 0; role && i < call->input_count + call->output_count; i++) {
+            if (!tsi_role_is_s(role[i])) continue;
+            int64_t *extent = &part[i].shape.extent[tsi_role_dim(role[i])];
+            *extent = tsi_ceil_div(*extent, q->mesh->size[k]);
+        }
+    }
+}
+
+/* An algorithm that brings so many bytes to each rank of a group. */
+static double algorithm_us(const tsi_op_call *call, const tsi_links *links,
+                           const tsi_links_group *group, double bytes)
+{
+    if (bytes <= 0) return 0;
+    if (group->n > 1 && call->op->flags & TSI_OP_ONE_ROUND)
+        return tsi_time_all_gather(links, group, bytes * group->n / (group->n - 1), false);
+    return call->op->flags & TSI_OP_TWO_ROUNDS ? tsi_time_two_rounds(links, group, bytes / 2.0)
+                                               : tsi_time_all_reduce(links, group, bytes / 2.0);
+}
+
 /* Algorithms' times on each axis of this mesh, for the search. */
 static double *algorithm_times(const tsi_op_call *call, const tsi_links *links,
-                               const tsi_mesh_desc *mesh, tsi_arena *arena)
+                               const tsi_expand_request *q, tsi_arena *arena)
 {
     int32_t count = 0;
     while (call->op->algorithm && call->op->algorithm[count].name)
         count++;
+    size_t operands = (size_t)(call->input_count + call->output_count);
     double *time = tsi_arena_calloc(arena, (size_t)count * TS_NDIM_MAX + 1, sizeof *time);
-    for (int32_t i = 0; time && i < count * mesh->ndim; i++) {
-        int32_t a = i / mesh->ndim, k = i % mesh->ndim;
-        double bytes = (double)call->op->algorithm[a].bytes(call, mesh->size[k]);
+    ts_meta *part = tsi_arena_calloc(arena, operands, sizeof *part);
+    for (int32_t k = 0; time && part && count > 0 && k < q->mesh->ndim; k++) {
+        tsi_op_call along = *call;
         tsi_links_group group = tsi_links_of(links, 1u << k);
-        if (bytes > 0 && group.n > 1 && call->op->flags & TSI_OP_ONE_ROUND)
-            time[a * TS_NDIM_MAX + k] =
-                tsi_time_all_gather(links, &group, bytes * group.n / (group.n - 1), false);
-        else if (bytes > 0)
-            time[a * TS_NDIM_MAX + k] = tsi_time_all_reduce(links, &group, bytes / 2.0);
+        part_along(call, q, k, part);
+        along.in = part;
+        along.out = part + call->input_count;
+        for (int32_t a = 0; a < count; a++) {
+            double bytes = (double)call->op->algorithm[a].bytes(&along, q->mesh->size[k]);
+            time[a * TS_NDIM_MAX + k] = algorithm_us(call, links, &group, bytes);
+        }
     }
-    return time;
+    return part ? time : NULL;
 }
 
 static void choice_take(const tsi_expansion *e, tsi_mesh_desc *mesh, tsi_op_choice *out)
@@ -169,12 +214,9 @@ static ts_status add_costs(const tsi_op_call *call, tsi_arena *scratch, tsi_link
     TSI_TRY(ts_topology_of(mesh->world, &topology));
     tsi_links_make(&topology, mesh, mesh->count, links);
     int64_t *bytes = tsi_arena_calloc(scratch, (size_t)call->input_count + 1, sizeof *bytes);
-    request->algorithm_us = algorithm_times(call, links, mesh, scratch);
+    request->algorithm_us = algorithm_times(call, links, request, scratch);
     if (!bytes || !request->algorithm_us)
         return tsi_fail_memory("the search for a rule", sizeof *request);
-    for (int32_t o = 0; o < call->output_count; o++)
-        request->out_bytes += (double)ts_shape_count(&call->out[o].shape) *
-                              (double)ts_dtype_size((ts_dtype)call->out[o].dtype);
     for (int32_t i = 0; i < call->input_count; i++)
         bytes[i] = (int64_t)ts_dtype_size((ts_dtype)call->in[i].dtype);
     request->in_bytes = bytes;

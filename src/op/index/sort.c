@@ -322,6 +322,7 @@ const tsi_op_desc tsi_op_topk = {
     .attribute = topk_table,
     .normalise = sort_normalise,
     .algorithm = topk_algorithms,
+    .flags = TSI_OP_ONE_ROUND,
 };
 
 /* ---- makers ---------------------------------------------------------------------------------- */

@@ -167,6 +167,7 @@ const tsi_op_desc tsi_op_grouped_linear = {
     .rules = linear_rules,
     .reference = linear_reference,
     .algorithm = tsi_grouped_linear_exchange,
+    .flags = TSI_OP_TWO_ROUNDS,
     .grad = linear_grad,
     .flops = linear_flops,
     .sample = sample_linear,
@@ -301,7 +302,7 @@ const tsi_op_desc tsi_op_grouped_linear_backward = {
             "matrices lie "
             "if they are given",
     TSI_OPERANDS(3, 4, 1),
-    .flags = TSI_OP_NO_GRAD,
+    .flags = TSI_OP_NO_GRAD | TSI_OP_TWO_ROUNDS,
     TSI_ATTRIBUTES(groups_table, grouped_attributes),
     .infer = backward_infer,
     .rules = backward_rules,

@@ -271,10 +271,11 @@ static bool sample_extreme(tsi_sample *s)
     .input_min = 1, .input_max = 1, .attribute_bytes = sizeof(tsi_reduce_attributes),              \
     .normalise = arg_normalise, .infer = arg_infer, .rules = tsi_reduce_rules_steps,               \
     .reference = arg_reference, .algorithm = arg_algorithms
-#define INDEX ARG, .attribute = arg_table, .output_count = 1, .flags = TSI_OP_NO_GRAD
+#define INDEX                                                                                      \
+    ARG, .attribute = arg_table, .output_count = 1, .flags = TSI_OP_NO_GRAD | TSI_OP_ONE_ROUND
 #define EXTREME                                                                                    \
     ARG, .attribute = extreme_table, .output_count = 2, .grad = extreme_grad,                      \
-         .saves = (uint64_t)2 << TSI_SAVE_OUT, .sample = sample_extreme
+         .saves = (uint64_t)2 << TSI_SAVE_OUT, .sample = sample_extreme, .flags = TSI_OP_ONE_ROUND
 
 const tsi_op_desc tsi_op_argmax = {
     .name = "argmax",
