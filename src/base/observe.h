@@ -25,6 +25,7 @@ typedef enum tsi_news {
     TSI_NEWS_ISSUE,   /* tsi_issued (comm/comm.h): a collective or message was issued */
     TSI_NEWS_WAIT,    /* ts_work: an asynchronous one was waited for */
     TSI_NEWS_AGREE,   /* its name: what was issued last was an agreement of ranks, for no data */
+    TSI_NEWS_STAGE,   /* tsi_storage: a move took it for itself, beside source and target */
     TSI_NEWS_FILL,    /* tsi_filled (tensor/tensor.h): a tensor was made, by no call */
     TSI_NEWS_MOVING,  /* NULL: tensors are about to move; what was issued before is not for them */
     TSI_NEWS_MOVE,    /* tsi_moved (tensor/tensor.h): a tensor is now another, in another layout */

@@ -59,6 +59,8 @@ void tsi_recording_append_with(tsi_recording *r, const tsi_action *action, int64
 
 void tsi_recording_append(tsi_recording *r, const tsi_action *action)
 {
+    tsi_recording_make_staged(r);
+    tsi_recording_end_staged(r);
     tsi_recording_append_with(r, action, tsi_recording_works(r));
 }
 
@@ -96,6 +98,16 @@ void tsi_record_kernels(tsi_recording *r, double flops_per_second, double bytes_
     r->flops_us = flops_per_second * 1e-6;
     r->bytes_us = bytes_per_second * 1e-6;
     r->flops = state ? state->flops_here : 0;
+}
+
+void tsi_recording_freed(tsi_recording *r, int32_t value)
+{
+    if (tsi_room(&r->freed, r->freed_count, &r->freed_capacity, sizeof *r->freed,
+                 "the recording of a step") != TS_OK) {
+        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *r->freed));
+        return;
+    }
+    r->freed[r->freed_count++] = (tsi_touch){ value, TSI_FREES };
 }
 
 void tsi_recording_write_freed(tsi_recording *r)
@@ -374,13 +386,8 @@ static void hear_free(void *context, void *what)
     storage->watched = false;
     b->there = false;
     b->gone = true;
-    if (b->implicit) return; /* by the call that is to come */
-    if (tsi_room(&r->freed, r->freed_count, &r->freed_capacity, sizeof *r->freed,
-                 "the recording of a step") != TS_OK) {
-        tsi_recording_fail(r, tsi_fail_memory("a recording", sizeof *r->freed));
-        return;
-    }
-    r->freed[r->freed_count++] = (tsi_touch){ b->value, TSI_FREES };
+    if (b->implicit || b->staged) return; /* by the call that is to come, or behind the move */
+    tsi_recording_freed(r, b->value);
 }
 
 /* ---- begin and end --------------------------------------------------------------------------- */
@@ -412,6 +419,7 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
                                          [TSI_NEWS_ISSUE] = tsi_recording_hear_issue,
                                          [TSI_NEWS_WAIT] = tsi_recording_hear_wait,
                                          [TSI_NEWS_AGREE] = tsi_recording_hear_agree,
+                                         [TSI_NEWS_STAGE] = tsi_recording_hear_stage,
                                          [TSI_NEWS_FILL] = hear_fill,
                                          [TSI_NEWS_MOVING] = hear_moving,
                                          [TSI_NEWS_MOVE] = hear_move,

@@ -109,6 +109,8 @@ static void write_operation(tsi_recording *r, const told *t, int64_t index)
                                    t->form[k]);
     for (int64_t i = index - 1; i >= 0 && r->issued[i].wait_of >= 0; i--)
         tsi_recording_touch_value(r, r->issued[i].value, TSI_READS);
+    if (index == t->first) tsi_recording_make_staged(r);
+    if (index == t->last) tsi_recording_end_staged(r);
     p->value = t->value;
     if (leaves_round(r, t, index)) {
         p->value = tsi_recording_round(r);
@@ -368,7 +370,7 @@ void tsi_recording_hear_wait(void *context, void *what)
         tsi_action wait = TSI_ACTION_INIT(TSI_ACTION_WAIT);
         tsi_recording_place(r->rank, place, &wait);
         tsi_recording_touch_value(r, r->issued[i].value, TSI_READS);
-        tsi_recording_append(r, &wait);
+        tsi_recording_append_with(r, &wait, tsi_recording_works(r));
         memmove(&r->issued[i], &r->issued[i + 1],
                 (size_t)(--r->issued_count - i) * sizeof *r->issued);
         return;

@@ -210,6 +210,13 @@ int32_t tsi_recording_made(tsi_recording *r, const ts_tensor *t, const char *mak
     if (!storage || storage->bytes == 0 || r->status != TS_OK) return -1;
     const char *form = form_of(r, t);
     tsi_recorded *known = tsi_recording_find(r, storage);
+    if (known && known->staged) { /* a move's own copy, which others see */
+        known->staged = false;
+        r->staged_count--;
+        give_form(known, form);
+        tsi_recording_touch_as(r, known->value, TSI_MAKES, form);
+        return known->value;
+    }
     if (known) {
         if (form && !has_form(known, form))
             tsi_recording_touch_as(r, known->value, TSI_VIEWS, form);
@@ -231,6 +238,65 @@ int32_t tsi_recording_round(tsi_recording *r)
     if (!made) return -1;
     tsi_recording_fail(r, tsi_step_value(r->step, r->rank->index, &value, &made->value));
     return r->status == TS_OK ? made->value : -1;
+}
+
+/* ---- what moves take for themselves ---------------------------------------------------------- */
+
+/* Of those that are staged, what is there holds most so far, or not. */
+static void see_most(tsi_recording *r)
+{
+    int64_t bytes = 0, first = r->all_count;
+    for (int64_t left = r->staged_count; first > 0 && left > 0; left -= r->all[first]->staged) {
+        first--;
+        if (r->all[first]->staged && !r->all[first]->gone)
+            bytes += (int64_t)r->all[first]->storage->bytes;
+    }
+    if (bytes <= r->staged_most) return;
+    r->staged_most = bytes;
+    for (int64_t i = first; i < r->all_count; i++)
+        r->all[i]->early = r->all[i]->staged && r->all[i]->gone;
+}
+
+void tsi_recording_hear_stage(void *context, void *what)
+{
+    tsi_recording *r = context;
+    tsi_storage *storage = what;
+    if (storage->bytes == 0 || r->status != TS_OK || tsi_recording_find(r, storage)) return;
+    if (r->told) tsi_recording_catch_up(r); /* it is of the next move */
+    tsi_recorded *b = enter(r, storage, "stage", NULL);
+    if (!b) return;
+    b->staged = true;
+    r->staged_count++;
+    see_most(r);
+}
+
+/* The target of a move is made by its last operation, though it is there from the first on: so what
+ * is held at most stays until then, and what was freed before that is gone with the first. */
+void tsi_recording_make_staged(tsi_recording *r)
+{
+    int64_t left = r->staged_count;
+    for (int64_t i = r->all_count - 1; i >= 0 && left > 0; i--) {
+        tsi_recorded *b = r->all[i];
+        if (!b->staged) continue;
+        left--;
+        tsi_recording_touch_value(r, b->value, TSI_MAKES);
+        if (!b->early) continue;
+        tsi_recording_touch_value(r, b->value, TSI_FREES);
+        b->staged = false;
+        r->staged_count--;
+    }
+}
+
+void tsi_recording_end_staged(tsi_recording *r)
+{
+    for (int64_t i = r->all_count - 1; i >= 0 && r->staged_count > 0; i--) {
+        tsi_recorded *b = r->all[i];
+        if (!b->staged) continue;
+        if (b->gone) tsi_recording_freed(r, b->value);
+        b->staged = false;
+        r->staged_count--;
+    }
+    r->staged_most = 0;
 }
 
 /* ---- variables ------------------------------------------------------------------------------- */

@@ -22,7 +22,9 @@ typedef struct tsi_recorded { /* a block of memory: one value of the step */
     bool there;
     bool mixed;    /* seen in a form that nothing told of: handles into one storage */
     bool implicit; /* made by a move for the next call */
-    bool gone;     /* freed before that call was told */
+    bool staged;   /* taken by a move that is not written yet */
+    bool early;    /* and freed before that held most */
+    bool gone;     /* freed before that call, or that move, was told */
     bool begun;    /* some rows of it are computed: the call that is to come writes the others */
 } tsi_recorded;
 
@@ -51,7 +53,7 @@ struct tsi_recording {
     ts_status status;   /* the first failure: nothing more is written then */
     tsi_map blocks;     /* storage -> block, while it is there */
     tsi_recorded **all; /* by value; owned */
-    int64_t all_count, all_capacity, implicit_count;
+    int64_t all_count, all_capacity, implicit_count, staged_count, staged_most;
     tsi_pending *issued;
     int64_t issued_count, issued_capacity;
     int32_t group[TSI_RECORDING_QUEUES], group_count; /* that have a queue of their own */
@@ -87,6 +89,11 @@ ts_status tsi_recording_check_writes(const tsi_recording *r);
 /* What one round of a move leaves for the next: nothing that the rank counts as memory. -1: failed.
  */
 int32_t tsi_recording_round(tsi_recording *r);
+/* A move took memory for itself: its first operation makes it, and what is gone when its last one
+ * is written was freed behind that. */
+void tsi_recording_hear_stage(void *recording, void *storage);
+void tsi_recording_make_staged(tsi_recording *r);
+void tsi_recording_end_staged(tsi_recording *r);
 tsi_recorded *tsi_recording_find(tsi_recording *r, const tsi_storage *storage); /* or NULL */
 tsi_recorded *tsi_recording_block(tsi_recording *r,
                                   const ts_tensor *t); /* that was seen, or NULL */
@@ -99,6 +106,7 @@ void tsi_recording_append_with(tsi_recording *r, const tsi_action *action, int64
 void tsi_recording_append(tsi_recording *r, const tsi_action *action); /* all of them */
 /* Where the program calls from, in `place`: file and line of its latest public call. */
 void tsi_recording_place(const ts_rank *rank, char *place, tsi_action *action);
+void tsi_recording_freed(tsi_recording *r, int32_t value); /* written with the next action */
 void tsi_recording_write_freed(tsi_recording *r);
 
 /* ---- record_operations.c */

@@ -81,6 +81,7 @@ ts_status tsi_program_begin(tsi_execution *x, const tsi_program *program, bool d
     if (program->part.power != 0.0) {
         tsi_array *powers = tsi_powered(x->rank, x->from, program->part.power);
         if (!powers) return ts_rank_status(x->rank);
+        tsi_tell(x->rank, TSI_NEWS_STAGE, powers->storage);
         keep(x, powers);
         x->source = powers;
     }
@@ -254,6 +255,7 @@ static ts_status run_step_at(tsi_execution *x, ts_mesh *mesh, int32_t index, tsi
     TSI_TRY(tsi_plan_step_layouts(x->plan, index, &from, &to));
     *next = last ? tsi_array_retain(x->to)
                  : tsi_tensor_block_tagged(mesh, to, (ts_dtype)x->to->dtype, TSI_TAG_COMM);
+    if (*next && !last) tsi_tell(x->rank, TSI_NEWS_STAGE, (*next)->storage);
     tsi_execution step = { .rank = x->rank,
                            .plan = x->plan,
                            .from = current,

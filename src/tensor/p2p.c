@@ -177,7 +177,10 @@ static tsi_array *sendable(ts_rank *rank, tsi_array *array)
     if (!tsi_array_repeats(array)) return tsi_array_retain(array);
     ts_shape shape = tsi_array_shape(array);
     tsi_array *copy = tsi_array_create_tagged(rank, (ts_dtype)array->dtype, &shape, TSI_TAG_COMM);
-    if (copy && tsi_array_copy(copy, array) == TS_OK) return copy;
+    if (copy && tsi_array_copy(copy, array) == TS_OK) {
+        tsi_tell(rank, TSI_NEWS_STAGE, copy->storage);
+        return copy;
+    }
     tsi_array_release(copy);
     return NULL;
 }

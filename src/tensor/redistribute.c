@@ -94,6 +94,8 @@ static tsi_array *move_dense(const tsi_source *from, ts_mesh *to_mesh, const ts_
     ts_rank *rank = to_mesh->rank;
     tsi_source source = *from;
     source.array = tsi_array_dense(rank, from->array);
+    if (source.array && source.array != from->array)
+        tsi_tell(rank, TSI_NEWS_STAGE, source.array->storage);
     tsi_array *array = source.array ? tsi_tensor_block(to_mesh, to, from->dtype) : NULL;
     if (array && run_plan(rank, &source, plan, array, options, move) != TS_OK) {
         tsi_array_release(array);

@@ -40,6 +40,19 @@ succeeds "whose rooms are known" step check "$work/e.txt"
 succeeds "many ranks" \
     step record "$work/tiny.ini" --mesh "replicate=1024, tp=4" --set train.batch=8192 --out "$work/w.txt"
 succeeds "are checked as one" step check "$work/w.txt"
+# Moves of several steps keep blocks between them, which the plan counts and so does the program.
+cat > "$work/ring.json" << 'JSON'
+{"name": "ring", "base_us": 9, "copy_gib_s": 1300, "reduce_gib_s": 900, "hops": "ring", "levels": [
+ {"name": "node", "ranks": 8, "latency_us": 0.7, "bandwidth_gib_s": 340},
+ {"name": "network", "ranks": 0, "latency_us": 3.5, "bandwidth_gib_s": 43}]}
+JSON
+between() { # mesh topology
+    step record "$work/tiny.ini" --mesh "$1" --set train.batch=64 --set parallel.topology="$2" --out "$work/s.txt" &&
+        grep -q '^value stage' "$work/s.txt" && step check "$work/s.txt"
+}
+succeeds "blocks between the steps of a move" between "replicate=16, tp=4" "$work/ring.json"
+succeeds "of two moves for one call" between "replicate=4, fsdp=4, tp=4" "$work/ring.json"
+succeeds "and blocks that are copied first" between "cp=8, tp=4" auto
 product_us() { sed -n 's/^operator lm_head:linear .* us=\([0-9.]*\).*/\1/p' "$1" | head -n 1; }
 for mesh in fsdp=1 fsdp=4; do
     step record "$work/tiny.ini" --mesh "$mesh" --set model.hidden=512 --gbytes 100000 --out "$work/$mesh.txt" \
