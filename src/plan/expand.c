@@ -414,6 +414,20 @@ static void keep_idle(const tsi_expand_request *q, const int32_t *order, tsi_exp
     }
 }
 
+/* One algorithm runs on all axes that have it; false: there is another already. */
+static bool take_algorithm(const tsi_expand_request *q, int32_t axis, tsi_expansion *e)
+{
+    int32_t algorithm = q->rules->algorithm[e->rule[axis]];
+    if (algorithm == 0 || q->mesh->size[axis] == 1) return true;
+    bool other = e->algorithm && e->algorithm != algorithm;
+    if (other && !q->rules->nests) return false;
+    if (other && algorithm < e->algorithm) return true;
+    if (other) e->algorithm_axes = 0;
+    e->algorithm = algorithm;
+    e->algorithm_axes |= 1u << axis;
+    return true;
+}
+
 /* Fills the placements of a combination; false: it is not legal. */
 static bool combination_fill(const tsi_expand_request *q, const int32_t *order, tsi_expansion *e)
 {
@@ -427,11 +441,7 @@ static bool combination_fill(const tsi_expand_request *q, const int32_t *order, 
             e->in[i][k] = place_of(role[i], lead.cut[family_of(q->rules, i)]);
         for (int32_t o = 0; o < outputs; o++)
             e->out[o][k] = place_of(role[inputs + o], lead.cut[family_of(q->rules, inputs + o)]);
-        uint8_t algorithm = q->rules->algorithm[e->rule[k]];
-        if (!algorithm || q->mesh->size[k] == 1) continue;
-        if (e->algorithm && e->algorithm != algorithm) return false;
-        e->algorithm = algorithm;
-        e->algorithm_axes |= 1u << k;
+        if (!take_algorithm(q, k, e)) return false;
     }
     const ts_placement *in[TSI_OPERAND_MAX], *out[8];
     /* Conditions look at all axes there could be. */

@@ -64,6 +64,9 @@ typedef struct tsi_rules {
     /* Operands (bit i: input i, then outputs) whose cuts are of a kind of their own: the S of these
      * stand for one kind, those of the others for another. */
     uint64_t apart;
+    /* Algorithms of a higher number take axes of lower ones as they lie: where axes have several,
+     * the highest runs. */
+    bool nests;
     tsi_arena *arena;
     tsi_role spare[TSI_OPERAND_MAX + TSI_RESULT_MAX]; /* the row to fill once it failed */
     bool failed;                                      /* recorded; memory ran out, or: */

@@ -126,6 +126,10 @@ says "a large mesh that divides the shape" 0 "received by all ranks" \
 on_gpus() { TESSERA_TOPOLOGY=8xh100 op "$@"; }
 says "rows of a loss stay where they are" 0 'dp: S(0),S(0)->P(sum),S(0); tp: R,R->R,R' \
     on_gpus cross_entropy --mesh "dp=1024, tp=4" --in "8192x16x64 S(0), S(2)" --in "8192x16 S(0), R"
+says "classes stay cut beside rows" 0 'algorithm sharded classes, ' \
+    on_gpus cross_entropy --mesh "dp=128, tp=8" --in "128x4096x128256 S(0), S(2)" --in "128x4096 S(0), R" --dtype bf16
+says "and with weights" 0 "check: ok" op cross_entropy --mesh "dp=3, tp=2" --in "16x5x641 S(0), S(2)" \
+    --in "16x5 S(0), R" --in "641 R, S(0)" --attr label_smoothing=0.1 --check
 says "an algorithm costs what the other axes leave of it" 0 'algorithm two-phase, ' \
     on_gpus rms_norm --mesh "dp=1024, tp=8" --in "1024x4096x4096 S(0), S(2)" --in "4096 R, R" --dtype bf16
 says "candidates of ranks are gathered, not summed" 0 'dp: S(1)->S(0)' \

@@ -355,3 +355,36 @@ TS_TEST_RANKS(linear_loss_holds_a_chunk, 1)
              (long long)(after.peak - before.live), (long long)(2 * chunk + 4 * weight));
     ts_scope_close(scope);
 }
+
+/* ---- logits whose classes are cut ------------------------------------------------------------ */
+
+/* One axis cuts rows, the other classes: the loss of them all is there without a copy of what a
+ * rank has, in whatever dtype. */
+TS_TEST_RANKS(cut_classes_are_not_copied, 2, 4, 6)
+{
+    enum { ROWS = 512, CLASSES = 4096 };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*, tp=2");
+    subject s = { mesh, "S(0), S(1)", TS_DTYPE_F64, -100 };
+    double want = NAN, got = NAN;
+    ts_tensor *x = ts_cast(
+        ts_reshape(numbers(&s, s.rows, TS_SHAPE(ROWS, CLASSES, 1), 3), TS_SHAPE(ROWS, CLASSES)),
+        TS_DTYPE_BF16);
+    ts_tensor *labels =
+        ts_cast(ts_mul_scalar(ts_arange(mesh, TS_DTYPE_F32, TS_SHAPE(ROWS), "S(0), R", NULL), 8),
+                TS_DTYPE_I64);
+    TEST_OK(t, ts_tensor_item(ts_cross_entropy(ts_tensor_full(x), ts_tensor_full(labels)), &want));
+    ts_memory before = TS_INIT(ts_memory), after = TS_INIT(ts_memory);
+    TEST_OK(t, ts_tensor_wait(labels));
+    TEST_OK(t, ts_rank_memory_reset(t->me));
+    TEST_OK(t, ts_rank_memory(t->me, &before));
+    ts_tensor *loss = ts_cross_entropy(x, labels);
+    TEST_OK(t, ts_tensor_wait(loss));
+    TEST_OK(t, ts_rank_memory(t->me, &after));
+    ts_shape mine = ts_tensor_shape(ts_tensor_local(x));
+    int64_t block = 2 * ts_shape_count(&mine);
+    TEST_SAY(t, after.peak - before.live < block, "%lld bytes beside logits of %lld",
+             (long long)(after.peak - before.live), (long long)block);
+    TEST_OK(t, ts_tensor_item(loss, &got));
+    TEST_SAY(t, fabs(got - want) < 1e-5 * fabs(want), "%.9g and %.9g", got, want);
+    ts_mesh_release(mesh);
+}

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/intmath.h"
 #include "op/core/algorithm.h"
 #include "op/core/common.h"
 #include "op/core/kernel.h"
@@ -79,6 +80,7 @@ static void ce_rules(const tsi_op_call *call, tsi_rules *rules)
 {
     const tsi_cross_entropy_attributes *a = call->attributes;
     int32_t last = call->in[1].shape.ndim, loss = call->input_count;
+    rules->nests = true; /* sharded classes count labels, too */
     /* A mean over labels needs their global number: it is counted by the algorithm. */
     for (int32_t d = 0; d < last; d++) {
         tsi_role *row = tsi_rules_add_with(rules, a->reduction == 0 ? 1 : 0, 0);
@@ -208,38 +210,90 @@ static ts_status check_labels(void *context, const tsi_block *labels)
     return TS_OK;
 }
 
+/* Of the classes that the rank has, by the kernel for rows that are not cut: nothing of the size of
+ * the logits is made. */
+static ts_tensor *lse_here(const tsi_algorithm_io *io)
+{
+    ts_tensor *x = ts_tensor_local(io->in[0]), *out[TSI_OUTPUT_MAX] = { NULL };
+    if (!x) return NULL;
+    ts_mesh *self = ts_mesh_self(io->rank);
+    ts_shape rows = ts_tensor_shape(x);
+    int64_t classes = rows.extent[--rows.ndim];
+    if (classes == 0) return ts_full(-INFINITY, self, (ts_dtype)io->call->out[1].dtype, rows, NULL);
+    tsi_cross_entropy_attributes sums = { .ignore_index = 0, .reduction = 1 };
+    ts_tensor *in[] = { x, ts_zeros(self, TS_DTYPE_I64, rows, NULL) }; /* all ignored */
+    tsi_op_args args = { &tsi_op_cross_entropy, in, 2, 0, &sums };
+    return in[1] && tsi_op_run(&args, out) == TS_OK ? out[1] : NULL;
+}
+
+/* The rank's numbers for rows as its term on the axes that cut the classes. */
+static ts_tensor *term_of_rows(const tsi_algorithm_io *io, ts_tensor *block, ts_reduce reduce)
+{
+    const ts_layout *labels = io->in[1]->layout;
+    ts_placement place[TS_NDIM_MAX];
+    if (!block) return NULL;
+    for (int32_t k = 0; k < labels->sharding->ndim; k++) {
+        place[k] = labels->sharding->place[k];
+        if (io->axes >> k & 1)
+            place[k] = (ts_placement){
+                .kind = TS_PLACE_PARTIAL, .reduce = (int32_t)reduce, .factor = 1, .align = 1
+            };
+    }
+    const ts_sharding *terms = tsi_sharding_intern(labels->sharding->mesh, place);
+    const ts_layout *layout = terms ? tsi_layout_intern(terms, &labels->shape) : NULL;
+    ts_tensor *t = NULL;
+    if (layout)
+        t = tsi_tensor_make(io->mesh, layout, (ts_dtype)block->dtype,
+                            tsi_array_retain(block->array), NULL);
+    ts_layout_release(layout);
+    ts_sharding_release(terms);
+    return t;
+}
+
+/* Of all classes: those of the ranks meet as numbers for rows. */
+static ts_tensor *lse_of_ranks(const tsi_algorithm_io *io)
+{
+    ts_tensor *here = lse_here(io);
+    ts_tensor *top = tsi_algorithm_settle(io, term_of_rows(io, here, TS_REDUCE_MAX));
+    if (!top) return NULL;
+    ts_tensor *part = ts_exp(ts_sub(here, ts_tensor_local(top)));
+    return ts_add(top, ts_log(tsi_algorithm_settle(io, term_of_rows(io, part, TS_REDUCE_SUM))));
+}
+
 /* Sharded classes: the label's logit is on one rank; the others contribute zero. */
 static ts_status by_classes(const tsi_algorithm_io *io)
 {
     const tsi_cross_entropy_attributes *a = io->attributes;
     ts_scope scope = tsi_algorithm_begin(io);
     ts_dtype wide = (ts_dtype)io->call->out[0].dtype;
-    int64_t last = io->call->in[1].shape.ndim;
     tsi_block labels = tsi_array_block(io->in[1]->array);
     tsi_algorithm_io copy = *io;
     (void)tsi_host_run(io->rank, io->op->name, &labels, 1, 0, check_labels, &copy);
-    ts_tensor *x = ts_cast(io->in[0], wide), *out[2];
-    ts_tensor *top = tsi_algorithm_settle(io, ts_amax(x, &last, 1, 1));
-    ts_tensor *sum = tsi_algorithm_settle(io, ts_sum(ts_exp(ts_sub(x, top)), &last, 1, 1));
-    ts_tensor *lse = ts_reshape(ts_add(top, ts_log(sum)), io->call->in[1].shape);
-    ts_tensor *chosen = tsi_algorithm_settle(io, ts_pick(x, io->in[1]));
+    ts_tensor *lse = lse_of_ranks(io), *out[2];
+    ts_tensor *chosen = ts_cast(tsi_algorithm_settle(io, ts_pick(io->in[0], io->in[1])), wide);
     ts_tensor *weight = io->input_count == 3 ? io->in[2] : NULL;
     tsi_label_weights w = tsi_label_weights_of(io->in[1], weight, a->ignore_index, wide);
     ts_tensor *terms = ts_mul(ts_scale(ts_sub(lse, chosen), 1.0 - a->label_smoothing), w.weights);
     if (a->label_smoothing > 0)
-        terms = ts_add(terms, tsi_algorithm_settle(io, tsi_label_spread(x, lse, weight, w.counts,
-                                                                        a->label_smoothing)));
+        terms = ts_add(
+            terms, tsi_algorithm_settle(io, tsi_label_spread(ts_cast(io->in[0], wide), lse, weight,
+                                                             w.counts, a->label_smoothing)));
     out[1] = lse;
     out[0] = terms;
     if (a->reduction != 2) out[0] = ts_sum(terms, NULL, 0, 0);
-    if (a->reduction == 0) out[0] = ts_div(out[0], ts_sum(w.weights, NULL, 0, 0));
+    if (a->reduction == 0) { /* positions may be cut on other axes */
+        ts_tensor *all = ts_sum(w.weights, NULL, 0, 0);
+        out[0] = ts_div(out[0], all ? tsi_algorithm_whole(all, UINT32_MAX) : NULL);
+    }
     return tsi_algorithm_end(io, scope, out);
 }
 
 static int64_t class_bytes(const tsi_op_call *call, int64_t n)
 {
     ts_meta each = { .shape = call->in[1].shape, .dtype = call->out[0].dtype };
-    return tsi_algorithm_share(tsi_algorithm_bytes(&each, 3 * 2), n);
+    ts_meta chosen = { .shape = call->in[1].shape, .dtype = call->in[0].dtype };
+    int64_t sums = tsi_algorithm_bytes(&each, 2 * 2);
+    return tsi_algorithm_share(tsi_add_most(sums, tsi_algorithm_bytes(&chosen, 2)), n);
 }
 
 static const tsi_algorithm ce_algorithms[] = { { "count labels", by_positions, position_bytes },
