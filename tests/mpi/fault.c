@@ -16,6 +16,7 @@
  *   chain      rank 1 stalls, rank 0 waits for it, and rank 2, which gives up first, for rank 0
  *   circle     each rank waits for a message of the next one
  *   idle       rank 1 stalls while its peers ask for data that it has offered
+ *   aside      rank 0 fails and recovers while rank 1 of its process waits for its signal
  *   asks       rank 1 stalls while its peers ask again and again whether it came
  *   unmap      rank 1 fails, and its memory goes, while others are about to read it; all recover
  *   half       the first process, of two ranks, is killed when its rank 0 has left
@@ -300,6 +301,20 @@ static ts_status miss_signal(ts_rank *me, const run *this)
     return status;
 }
 
+static ts_status wait_beside(ts_rank *me)
+{
+    ts_symmetric_options options = TS_INIT(ts_symmetric_options);
+    options.timeout_ms = 5 * TIMEOUT_MS;
+    ts_symmetric *s = ts_symmetric_alloc(ts_group_world(me), 64, &options);
+    int64_t index = ts_rank_index(me);
+    if (index == 0) sleep_ms(100);
+    if (index == 0) (void)ts_rank_fail(me, TS_ERR_IO, "the disk of rank 0 is full");
+    (void)(index == 1 ? ts_symmetric_wait(s, 0, 0) : ts_group_barrier(ts_group_world(me), NULL));
+    ts_status status = ts_rank_recover(me);
+    ts_symmetric_release(s);
+    return status == TS_OK ? reduce(me, "after") : status;
+}
+
 /* Who gives up waits for a rank that has done nothing wrong. */
 static ts_status wait_in_a_chain(ts_rank *me, int64_t index)
 {
@@ -425,6 +440,7 @@ static ts_status fail_late(ts_rank *me)
 static ts_status act(ts_rank *me, const run *this)
 {
     if (is(this, "half")) return die_by_halves(me);
+    if (is(this, "aside")) return wait_beside(me);
     ts_status status = TS_OK;
     for (int i = 0; i < 5 && status == TS_OK; i++)
         status = reduce(me, "before");
@@ -484,7 +500,8 @@ static bool is_named(const run *this)
 static bool is_right(const run *this, ts_status status, const char *text)
 {
     if (!is_named(this)) return false;
-    if (is(this, "recover") || is(this, "behind") || is(this, "unmap")) return status == TS_OK;
+    if (is(this, "recover") || is(this, "behind") || is(this, "unmap") || is(this, "aside"))
+        return status == TS_OK;
     if (is(this, "absent") || is(this, "delayed"))
         return status == TS_ERR_PEER && says(text, "waited 2000 ms in MPI_Init");
     if (is(this, "tardy"))
@@ -541,7 +558,7 @@ static bool run_mode(run *this)
     options.engine = "mpi";
     options.timeout_ms = timeout_ms();
     options.progress = is(this, "idle") || is(this, "unmap");
-    options.threads_per_process = is(this, "half") ? 2 : 1;
+    options.threads_per_process = is(this, "half") || is(this, "aside") ? 2 : 1;
     ts_status status = ts_launch_with(&options, work, this, text, sizeof text);
     bool right = is_right(this, status, text);
     if (right)

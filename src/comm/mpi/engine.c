@@ -182,7 +182,8 @@ static ts_status recover(void *state, ts_rank *who)
                                       why); /* may call leave */
 }
 
-/* Who waits outside of the engine looks at the life of others here. */
+/* Who waits outside of the engine looks at the life of others here. It may be any of the ranks: one
+ * that recovers has left the epoch of the fault, and waits for those that have not. */
 static bool faulty(void *state)
 {
     tsi_mpi *mpi = state;
@@ -191,7 +192,10 @@ static bool faulty(void *state)
         if (!tsi_rank_progress(rank)) look_around(rank, tsi_clock_ns());
         pthread_mutex_unlock(&rank->lock);
     }
-    return tsi_poisoned(rank);
+    bool poisoned = false;
+    for (int64_t t = 0; t < mpi->threads; t++)
+        poisoned = poisoned || tsi_poisoned(&mpi->local[t]);
+    return poisoned;
 }
 
 static bool absent(void *state, int64_t rank)

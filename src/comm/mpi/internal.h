@@ -259,7 +259,7 @@ struct tsi_mpi_rank {
     int64_t index; /* in the world */
     int64_t place; /* in the segment */
     pthread_mutex_t lock;
-    uint32_t epoch;
+    _Atomic uint32_t epoch;
     bool left;
     tsi_lane *lane[TSI_LANE_BUCKETS];
     int64_t lane_count;
