@@ -414,6 +414,24 @@ static void is_circle(test *t, int64_t ranks, scene_fn scene, const char *words)
     }
 }
 
+/* No circle: it is to blame alone. */
+static ts_status waits_for_itself(ts_rank *me, ts_group *group, int64_t index)
+{
+    float value = 0;
+    ts_array array = vector_of(&value, TS_DTYPE_F32, 1);
+    (void)me;
+    return ts_group_recv(group, &array, index, NULL);
+}
+
+TS_TEST(comm_stall_of_a_rank_that_waits_for_itself)
+{
+    static stage s;
+    perform(&s, 1, waits_for_itself, 100);
+    TEST_STATUS(t, s.note[0].status, TS_ERR_PEER);
+    TEST_EQ(t, s.note[0].culprit, 0);
+    TEST_SAYS(t, s.note[0].text, "rank 0 waited 100 ms in recv #1 from member 0");
+}
+
 TS_TEST(comm_stall_in_a_circle)
 {
     is_circle(t, 2, waits_in_a_circle, " waited 300 ms in recv #1 from member ");

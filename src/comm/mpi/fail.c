@@ -302,15 +302,15 @@ static int64_t next_of(const tsi_mpi_rank *rank, int64_t needed, int64_t index)
     return place >= 0 ? atomic_load(&rank->mpi->segment.slot[place].waits_for) - 1 : -1;
 }
 
-/* This rank waits for `needed`, which may wait for another one: the end of the chain, or a rank of
- * the circle that it leads to. */
+/* This rank waits for `needed`, which may wait for another one: the end of the chain, which waits
+ * for nobody but itself, or a rank of the circle that it leads to. */
 static int64_t end_of_chain(const tsi_mpi_rank *rank, int64_t needed, bool *circle)
 {
     int64_t end = needed;
     for (int64_t hops = 0; hops < rank->mpi->rank_count; hops++) {
         int64_t next = next_of(rank, needed, end);
-        *circle = next >= 0;
-        if (next < 0) return end;
+        *circle = next >= 0 && next != end;
+        if (!*circle) return end;
         end = next;
     }
     return end;

@@ -121,14 +121,15 @@ static int64_t next_of(const stall *s, int64_t rank)
     return rank == s->self ? s->needed : waits_for(s->engine, rank);
 }
 
-/* The end of the chain, which waits for nobody, or a rank of the circle that it leads to. */
+/* The end of the chain, which waits for nobody but itself, or a rank of the circle that it leads
+ * to. */
 static int64_t end_of_chain(const stall *s, bool *circle)
 {
     int64_t end = s->needed;
     for (int64_t hops = 0; hops < s->engine->world->local_count; hops++) {
         int64_t next = next_of(s, end);
-        *circle = next >= 0;
-        if (next < 0) return end;
+        *circle = next >= 0 && next != end;
+        if (!*circle) return end;
         end = next;
     }
     return end;
