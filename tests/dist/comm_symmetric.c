@@ -295,6 +295,9 @@ TS_TEST(symmetric_wait_ends_when_the_peer_leaves)
 
 TS_TEST(symmetric_wait_ends_after_the_timeout)
 {
-    ends(t, LATE, "rank 1 waited 200 ms in ts_symmetric_wait 'ring', channel 0 (");
-    ends(t, LATE, "for rank 0 (last: all_gather 'ring' #3");
+    scene c = perform(LATE);
+    TEST_EQ(t, c.status, TS_ERR_PEER);
+    TEST_EQ(t, c.culprit, 0);
+    TEST_SAYS(t, c.text, "rank 1 waited 200 ms in ts_symmetric_wait 'ring', channel 0 (");
+    TEST_SAYS(t, c.text, "for rank 0 (last: all_gather 'ring' #3");
 }
