@@ -108,6 +108,15 @@ static bool fill(trial *t, int32_t dtype, CUdeviceptr to, size_t bytes)
     return tsi_cuda_launch_items(&t->on, TSI_CUDA_trial_fill, args.words, &args) == TS_OK;
 }
 
+/* A small part of the GPU's: others may be about to take what is free. */
+static bool take_memory(trial *t, size_t bytes)
+{
+    enum { PARTS = 16 };
+    size_t all = 0;
+    return tsi_cu.device_memory(&all, t->on.cuda->handle) == CUDA_SUCCESS && bytes <= all / PARTS &&
+           tsi_cu.alloc(&t->memory, bytes) == CUDA_SUCCESS;
+}
+
 /* a, b, a bias, two results whose gaps are zeros, a word for an answer, the library's workspace. */
 static bool trial_memory(trial *t, const shape_key *key)
 {
@@ -121,7 +130,7 @@ static bool trial_memory(trial *t, const shape_key *key)
     size_t bias = room_of(key->n, key->c_dtype);
     size_t c = room_of(span_of(key->m, key->n, key->ldc, key->batch, key->c_step), key->c_dtype);
     size_t filled = a + b + bias, all = filled + 2 * c + 256;
-    if (tsi_cu.alloc(&t->memory, all + TSI_PRODUCT_WORKSPACE) != CUDA_SUCCESS) return false;
+    if (!take_memory(t, all + TSI_PRODUCT_WORKSPACE)) return false;
     char *at = (char *)(uintptr_t)t->memory;
     p->a = at;
     p->b = at + a;
