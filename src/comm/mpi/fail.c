@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/chain.h"
 #include "comm/mpi/internal.h"
 
 /* Of this one, or of a later one. */
@@ -137,8 +138,9 @@ static const char *life_name(int32_t life)
 }
 
 /* "rank 2 is in all_gather ...", "rank 2 was last in ...", "rank 2 has not communicated yet". */
-static int doing(tsi_mpi *mpi, int64_t index, char *out, size_t size)
+static int doing(const void *context, int64_t index, char *out, size_t size)
 {
+    const tsi_mpi *mpi = context;
     int64_t place = mpi->place[index];
     tsi_fingerprint print;
     char text[256];
@@ -293,27 +295,12 @@ static int64_t first_needed(const tsi_mpi_op *op)
     return -1;
 }
 
-/* Whom a rank waits for: this one for `needed`. -1: for nobody; what ranks of other nodes wait for
- * is not known here. */
-static int64_t next_of(const tsi_mpi_rank *rank, int64_t needed, int64_t index)
+/* Whom another rank waits for; -1: nobody, or it is of another node, which is not known here. */
+static int64_t waits_for(const void *context, int64_t index)
 {
-    int64_t place = rank->mpi->place[index];
-    if (index == rank->index) return needed;
-    return place >= 0 ? atomic_load(&rank->mpi->segment.slot[place].waits_for) - 1 : -1;
-}
-
-/* This rank waits for `needed`, which may wait for another one: the end of the chain, which waits
- * for nobody but itself, or a rank of the circle that it leads to. */
-static int64_t end_of_chain(const tsi_mpi_rank *rank, int64_t needed, bool *circle)
-{
-    int64_t end = needed;
-    for (int64_t hops = 0; hops < rank->mpi->rank_count; hops++) {
-        int64_t next = next_of(rank, needed, end);
-        *circle = next >= 0 && next != end;
-        if (!*circle) return end;
-        end = next;
-    }
-    return end;
+    const tsi_mpi *mpi = context;
+    int64_t place = mpi->place[index];
+    return place >= 0 ? atomic_load(&mpi->segment.slot[place].waits_for) - 1 : -1;
 }
 
 /* What a rank has waited in, and how long. */
@@ -323,40 +310,25 @@ typedef struct stall {
     const char *own;
 } stall;
 
-static void say_circle(tsi_mpi_rank *rank, const stall *s, int64_t from)
+static void say_circle(tsi_mpi_rank *rank, const stall *s, const tsi_chain *chain, int64_t from)
 {
-    enum { COUNTED = 8, NAMED = 4 };
-    char text[TSI_ERROR_TEXT_MAX], ranks[256] = "ranks", others[900] = "";
-    int64_t at = from, count = 0;
-    int used = 5, told = 0;
-    do {
-        if (count < COUNTED)
-            used += snprintf(ranks + used, sizeof ranks - (size_t)used, "%s %lld",
-                             count > 0 ? "," : "", (long long)at);
-        if (count < NAMED && at != rank->index && told < (int)sizeof others - 2) {
-            told += snprintf(others + told, sizeof others - (size_t)told, "; ");
-            told += doing(rank->mpi, at, others + told, sizeof others - (size_t)told);
-        }
-        at = next_of(rank, s->needed, at);
-        count++;
-    } while (at >= 0 && at != from && count < rank->mpi->rank_count);
-    if (count > COUNTED)
-        snprintf(ranks + used, sizeof ranks - (size_t)used, " and %lld more",
-                 (long long)(count - COUNTED));
-    snprintf(text, sizeof text,
-             "%s wait for each other in a circle: rank %lld waited %lld ms for rank %lld in %s%s",
-             ranks, (long long)rank->index, (long long)s->waited_ms, (long long)s->needed, s->own,
-             others);
+    char text[TSI_ERROR_TEXT_MAX], ranks[256], others[900];
+    tsi_chain_circle(chain, from, -1, ranks, sizeof ranks, others, sizeof others);
+    snprintf(text, sizeof text, "%srank %lld waited %lld ms for rank %lld in %s%s", ranks,
+             (long long)rank->index, (long long)s->waited_ms, (long long)s->needed, s->own, others);
     tsi_poison_set(rank, TS_ERR_PEER, -1, "%s", text);
 }
 
 static void say_stalled(tsi_mpi_rank *rank, const stall *s)
 {
     char text[TSI_ERROR_TEXT_MAX], whom[64] = "it";
+    tsi_chain chain = {
+        rank->mpi, waits_for, doing, rank->mpi->rank_count, rank->index, s->needed
+    };
     bool circle = false;
-    int64_t culprit = s->needed < 0 ? -1 : end_of_chain(rank, s->needed, &circle);
+    int64_t culprit = s->needed < 0 ? -1 : tsi_chain_end(&chain, &circle);
     if (circle) {
-        say_circle(rank, s, culprit);
+        say_circle(rank, s, &chain, culprit);
         return;
     }
     if (culprit != s->needed)

@@ -345,7 +345,7 @@ void tsi_bell_ring(tsi_mpi_slot *slot);
 void tsi_bell_wait(tsi_mpi_slot *slot, uint32_t seen, int64_t timeout_ns);
 void tsi_slot_print(tsi_mpi_slot *slot, const tsi_fingerprint *print, bool busy);
 bool tsi_slot_read(const tsi_mpi_slot *slot, tsi_fingerprint *print); /* false: never any */
-bool tsi_place_dead(tsi_segment *segment, int64_t place);
+bool tsi_place_dead(const tsi_segment *segment, int64_t place);
 void tsi_slot_open(tsi_mpi_slot *slot);
 
 /* ---- wire.c ---- */

@@ -225,7 +225,7 @@ bool tsi_slot_read(const tsi_mpi_slot *slot, tsi_fingerprint *print)
 }
 
 /* Has the process of that place ended? A zombie has. */
-bool tsi_place_dead(tsi_segment *segment, int64_t place)
+bool tsi_place_dead(const tsi_segment *segment, int64_t place)
 {
     pid_t pid = atomic_load(&segment->slot[place].pid);
     if (pid == 0 || pid == getpid()) return false;

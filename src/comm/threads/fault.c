@@ -14,10 +14,10 @@
 
 #include "base/clock.h"
 #include "base/intmath.h"
+#include "comm/chain.h"
 #include "comm/threads/threads.h"
 
-enum { NAMED_MAX = 4 };  /* missing ranks that a sentence names */
-enum { CIRCLE_MAX = 8 }; /* ranks of a circle that it counts up */
+enum { NAMED_MAX = 4 }; /* missing ranks that a sentence names */
 
 bool tsi_threads_faulty(const tsi_threads *engine)
 {
@@ -96,8 +96,9 @@ static int64_t missing_members(const tsi_work *work, int64_t *missing, int64_t m
 
 /* The first rank that a rank which sleeps waits for, or -1: one that was rung may have what it
  * waits for. It may wake up meanwhile: this is for words only. */
-static int64_t waits_for(const tsi_threads *engine, int64_t rank)
+static int64_t waits_for(const void *state, int64_t rank)
 {
+    const tsi_threads *engine = state;
     const tsi_chair *chair = &engine->chair[rank - engine->world->first_index];
     if (!atomic_load_explicit(&chair->sleeping, memory_order_seq_cst) ||
         atomic_load_explicit(&chair->rung, memory_order_seq_cst))
@@ -110,77 +111,34 @@ static int64_t waits_for(const tsi_threads *engine, int64_t rank)
     return count > 0 ? lane->hall->team->rank[member] : -1;
 }
 
-/* A rank that has waited for another one, which may wait for a third. */
-typedef struct stall {
-    const tsi_threads *engine;
-    int64_t self, needed;
-} stall;
-
-static int64_t next_of(const stall *s, int64_t rank)
-{
-    return rank == s->self ? s->needed : waits_for(s->engine, rank);
-}
-
-/* The end of the chain, which waits for nobody but itself, or a rank of the circle that it leads
- * to. */
-static int64_t end_of_chain(const stall *s, bool *circle)
-{
-    int64_t end = s->needed;
-    for (int64_t hops = 0; hops < s->engine->world->local_count; hops++) {
-        int64_t next = next_of(s, end);
-        *circle = next >= 0 && next != end;
-        if (!*circle) return end;
-        end = next;
-    }
-    return end;
-}
-
 /* "rank 1 (last: barrier #3, ended 2.0 s ago)". */
-static int name(const tsi_threads *engine, int64_t rank, char *out, size_t size)
+static int name(const void *state, int64_t rank, char *out, size_t size)
 {
+    const tsi_threads *engine = state;
     char doing[120];
     tsi_rank_doing(engine->world->rank[rank - engine->world->first_index], doing, sizeof doing);
     return snprintf(out, size, "rank %" PRId64 " (last: %s)", rank, doing);
 }
 
-/* "ranks 1, 2, 0 wait for each other in a circle: "; to `others`, what those do that have not been
- * named: "; rank 0 (last: ...)". */
-static void name_circle(const stall *s, int64_t from, char *out, size_t size, char *others,
-                        size_t others_size)
+static tsi_chain chain_of(const tsi_threads *engine, int64_t self, int64_t needed)
 {
-    int64_t most = s->engine->world->local_count, count = 0, rank = from;
-    int used = snprintf(out, size, "ranks"), told = 0;
-    do {
-        const char *comma = count > 0 ? "," : "";
-        if (count < CIRCLE_MAX)
-            used += snprintf(out + used, size - (size_t)used, "%s %" PRId64, comma, rank);
-        if (count < NAMED_MAX && rank != s->self && rank != s->needed) {
-            told += snprintf(others + told, others_size - (size_t)told, "; ");
-            told += name(s->engine, rank, others + told, others_size - (size_t)told);
-        }
-        rank = next_of(s, rank);
-        count++;
-    } while (rank >= 0 && rank != from && count < most);
-    if (count > CIRCLE_MAX)
-        used +=
-            snprintf(out + used, size - (size_t)used, " and %" PRId64 " more", count - CIRCLE_MAX);
-    (void)snprintf(out + used, size - (size_t)used, " wait for each other in a circle: ");
+    return (tsi_chain){ engine, waits_for, name, engine->world->local_count, self, needed };
 }
 
 /* Who is to blame, -1 where it is a circle; what to say of it before the sentence, and after. */
-static int64_t blame(const stall *s, char *first, size_t size, char *last, size_t last_size)
+static int64_t blame(const tsi_chain *chain, char *first, size_t size, char *last, size_t last_size)
 {
     bool circle = false;
-    int64_t end = end_of_chain(s, &circle);
+    int64_t end = tsi_chain_end(chain, &circle);
     first[0] = last[0] = '\0';
     if (circle) {
-        name_circle(s, end, first, size, last, last_size);
+        tsi_chain_circle(chain, end, chain->needed, first, size, last, last_size);
         return -1;
     }
-    if (end == s->needed) return end;
-    int used = name(s->engine, end, first, size);
+    if (end == chain->needed) return end;
+    int used = name(chain->context, end, first, size);
     (void)snprintf(first + used, size - (size_t)used,
-                   " keeps rank %" PRId64 " waiting: ", s->needed);
+                   " keeps rank %" PRId64 " waiting: ", chain->needed);
     return end;
 }
 
@@ -198,13 +156,13 @@ static void name_missing(const tsi_threads *engine, const tsi_team *team, const 
                        count - NAMED_MAX);
 }
 
-static void say_stalled(tsi_threads *engine, const stall *s, int64_t waited_ms, const char *doing,
-                        const char *whom)
+static void say_stalled(tsi_threads *engine, const tsi_chain *chain, int64_t waited_ms,
+                        const char *doing, const char *whom)
 {
     char text[2200], first[240], last[768];
-    int64_t culprit = blame(s, first, sizeof first, last, sizeof last);
+    int64_t culprit = blame(chain, first, sizeof first, last, sizeof last);
     (void)snprintf(text, sizeof text, "%srank %" PRId64 " waited %" PRId64 " ms in %s for %s%s",
-                   first, s->self, waited_ms, doing, whom, last);
+                   first, chain->self, waited_ms, doing, whom, last);
     tsi_threads_fault(engine, culprit, TS_ERR_PEER, text);
 }
 
@@ -214,10 +172,10 @@ void tsi_fault_stalled(tsi_threads *engine, const tsi_work *work)
     int64_t count = missing_members(work, missing, NAMED_MAX);
     if (count == 0) return; /* all came: it goes on */
     char doing[280], whom[768];
-    stall s = { engine, work->rank->index, work->team->rank[missing[0]] };
+    tsi_chain chain = chain_of(engine, work->rank->index, work->team->rank[missing[0]]);
     tsi_fingerprint_text(&work->print, doing, sizeof doing);
     name_missing(engine, work->team, missing, count, whom, sizeof whom);
-    say_stalled(engine, &s, work->timeout_ms, doing, whom);
+    say_stalled(engine, &chain, work->timeout_ms, doing, whom);
 }
 
 static void say_gone(tsi_threads *engine, int64_t rank, int64_t self, const char *doing)
@@ -244,13 +202,13 @@ void tsi_threads_unmet(void *state, ts_rank *rank, int64_t peer, int64_t waited_
                        const char *doing)
 {
     char whom[160];
-    stall s = { state, rank->index, peer };
+    tsi_chain chain = chain_of(state, rank->index, peer);
     if (waited_ms == 0) {
         say_gone(state, peer, rank->index, doing);
         return;
     }
     (void)name(state, peer, whom, sizeof whom);
-    say_stalled(state, &s, waited_ms, doing, whom);
+    say_stalled(state, &chain, waited_ms, doing, whom);
 }
 
 static bool lacks(const tsi_work *work, int64_t member)
