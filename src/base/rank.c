@@ -282,7 +282,7 @@ void(ts_here)(const char *place)
 const char *tsi_here_within(const char *place)
 {
     if (tsi_attached == NULL || tsi_attached->placed) return NULL;
-    while (strncmp(place, "../", 3) == 0) /* as a build below the sources calls them */
+    while (place[0] == '.' && place[1] == '.' && place[2] == '/') /* of a build below the sources */
         place += 3;
     tsi_attached->where = place;
     return NULL;

@@ -123,12 +123,10 @@ const char *tsi_call_title(const tsi_call *call)
     return rank->label != NULL ? rank->label : "";
 }
 
-/* What of the fingerprint is another one each time, but for the number. */
-static void seal(tsi_work *work)
+static void note_place(tsi_work *work)
 {
     const char *where = work->rank->where;
     copy_tail(work->print.where, sizeof work->print.where, where != NULL ? where : "");
-    tsi_fingerprint_seal(work);
 }
 
 static ts_status make_print(tsi_call *call)
@@ -144,7 +142,8 @@ static ts_status make_print(tsi_call *call)
     copy_head(print->name, sizeof print->name, tsi_call_title(call));
     copy_head(print->group, sizeof print->group,
               group->name != NULL ? group->name : group->team->name);
-    seal(work);
+    note_place(work);
+    tsi_fingerprint_seal(work);
     return TS_OK;
 }
 
@@ -368,6 +367,8 @@ struct tsi_standing {
     ts_work work;
     const char *title;      /* as the caller named it */
     const char *event_name; /* the same, kept by the ring */
+    const char *kind_name;
+    const char *where; /* the rank's, when it was noted: places outlive the ring */
 };
 
 /* Nothing but the number, the place in the program and what becomes of it changes from one issue
@@ -386,6 +387,8 @@ void tsi_standing_note(tsi_standing **standing, const tsi_call *call)
     s->work.base = *base;
     s->title = call->options.name;
     s->event_name = tsi_ring_name(base->rank->ring, s->title);
+    s->kind_name = call->name;
+    s->where = base->rank->where;
     *standing = s;
 }
 
@@ -414,8 +417,10 @@ ts_status tsi_standing_issue(tsi_standing *s, const ts_comm_options *options)
     atomic_store_explicit(&work->state, TSI_WORK_NEW, memory_order_relaxed);
     work->print.sequence = ++group->seat->sequence[options->channel];
     work->timeout_ms = timeout_of(group, options);
-    seal(work);
-    begin_event(work, tsi_comm_kind_name((tsi_comm_kind)work->print.kind), s->event_name);
+    if (work->rank->where != s->where) note_place(work);
+    s->where = work->rank->where;
+    tsi_fingerprint_seal(work);
+    begin_event(work, s->kind_name, s->event_name);
     return post(&s->work, s->title, options->work);
 }
 

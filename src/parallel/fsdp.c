@@ -102,16 +102,14 @@ static ts_status check_trigger(tsi_unit *u)
 }
 
 /* Will the gradient of this call look at a parameter of the unit? Those of functions, and of what
- * is made again, may. */
+ * is made again, may. What is held is not looked at: it is another line of memory. */
 static bool node_reads(const tsi_node *node, const tsi_unit *u)
 {
     bool tells = (node->op || node->rounds || tsi_node_moves(node)) && !node->thin;
     if (!tells) return true;
     for (int32_t i = 0; node->saved && i < node->input_count + node->output_count; i++) {
-        const ts_tensor *held = node->saved[i];
-        if (!held || !held->swaps) continue;
-        for (int64_t k = 0; k < u->count; k++)
-            if (u->param[k].value == held) return true;
+        for (int64_t k = 0; node->saved[i] && k < u->count; k++)
+            if (u->param[k].value == node->saved[i]) return true;
     }
     return false;
 }

@@ -2,7 +2,9 @@
 /* watch.c - what the schedule of units costs the host.
  *
  *   host     processor time of this rank's thread in what units do before and after their modules:
- *            looking at the order, issuing gathers and reductions, binding and letting go
+ *            looking at the order, issuing gathers and reductions, binding and letting go. Who
+ *            comes last to a reduction wakes a peer that sleeps there, and carries it out at once
+ *            where it is small (some KiB, threads/engine.c): that is host time too
  *   waited   the rest of the time in there: for peers, for what they send (moving some of it
  *            itself), for a core, where helpers that move data have it, and what the clocks take
  *

@@ -9,10 +9,42 @@
 #include "base/rank.h"
 #include "comm/again.h"
 
+/* ---- bodies: used again, so that a steady step allocates none -------------------------------- */
+
+enum { BODY_HOLDS = 32, BODIES_MAX = 8 };
+
+/* For *holds arrays at least; sets them to what there is room for, and its bytes. NULL: no memory,
+ * not recorded. */
+static tsi_move *body_take(tsi_tensor_state *state, int32_t *holds, size_t *bytes)
+{
+    bool kept = state && *holds <= BODY_HOLDS;
+    tsi_move *move = kept ? state->spare_moves : NULL;
+    if (kept) *holds = BODY_HOLDS;
+    *bytes = sizeof(tsi_move) + (size_t)*holds * sizeof(tsi_array *);
+    if (!move) return tsi_alloc(*bytes);
+    state->spare_moves = move->next;
+    state->spare_move_count--;
+    return move;
+}
+
+static void body_put(tsi_tensor_state *state, tsi_move *move)
+{
+    bool kept = state && move->hold_capacity == BODY_HOLDS && state->spare_move_count < BODIES_MAX;
+    if (!kept) {
+        tsi_free(move);
+        return;
+    }
+    move->next = state->spare_moves;
+    state->spare_moves = move;
+    state->spare_move_count++;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
 tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
 {
-    size_t bytes = sizeof(tsi_move) + (size_t)holds * sizeof(tsi_array *);
-    tsi_move *move = tsi_alloc(bytes);
+    size_t bytes;
+    tsi_move *move = body_take(tsi_slot_get(rank, TSI_SLOT_TENSOR), &holds, &bytes);
     if (!move) {
         if (work) ts_work_wait(work);
         tsi_fail_memory("a move in flight", bytes);
@@ -144,7 +176,7 @@ void tsi_move_release(tsi_move *move)
     }
     tsi_move_wait(move);
     ts_layout_release(move->from);
-    tsi_free(move);
+    body_put(tsi_slot_get(move->rank, TSI_SLOT_TENSOR), move);
 }
 
 /* One that a tensor waits for stays until it has: on a device, what it moves is in a queue. */
@@ -167,6 +199,11 @@ void tsi_moves_release(tsi_tensor_state *state)
         tsi_move *move = unlist(&state->moves);
         tsi_move_wait(move);
         tsi_move_release(move);
+    }
+    while (state->spare_moves) {
+        tsi_move *move = state->spare_moves;
+        state->spare_moves = move->next;
+        tsi_free(move);
     }
 }
 

@@ -10,7 +10,7 @@
 #include "tensor/tensor.h"
 
 struct tsi_move {
-    struct tsi_move *next; /* in tsi_tensor_state.moves */
+    struct tsi_move *next; /* in tsi_tensor_state.moves, or in its spare ones */
     ts_rank *rank;
     ts_work *work; /* NULL: complete */
     int64_t references;
@@ -34,7 +34,7 @@ tsi_move *tsi_move_retain(tsi_move *move);
 void tsi_move_release(tsi_move *move); /* accepts NULL; complete, or the rank keeps it */
 ts_status tsi_move_wait(tsi_move *move);
 void tsi_moves_reap(tsi_tensor_state *state);    /* frees those that are complete; never waits */
-void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest */
+void tsi_moves_release(tsi_tensor_state *state); /* waits for the rest, and frees all bodies */
 
 /* Peers read a block of the move until it is complete: who writes there waits for it. */
 void tsi_move_guard(tsi_move *move, const tsi_array *source);

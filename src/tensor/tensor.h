@@ -130,6 +130,8 @@ typedef struct tsi_tensor_state { /* of one rank, in TSI_SLOT_TENSOR */
     uint32_t slab_count;     /* made so far; UINT32_MAX: what the root scope has was told */
     tsi_stream_log *streams; /* the innermost, or NULL */
     tsi_arena scratch;       /* of one call */
+    tsi_move *spare_moves;   /* bodies to use again, by next */
+    int64_t spare_move_count;
 } tsi_tensor_state;
 
 /* ---- news (base/observe.h) ------------------------------------------------------------------- */

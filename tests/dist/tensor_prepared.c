@@ -3,6 +3,7 @@
  * and beside ranks that go the other way. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "harness/test.h"
 #include "tensor/prepared.h"
 #include "tessera/tessera.h"
@@ -144,4 +145,33 @@ TS_TEST_RANKS(prepared_moves_outlive_their_preparation, 2, 3, 4, 8)
                 ts_tensor_release(m[k].variable[i]);
         TEST_OK(t, ts_scope_close(scope));
     }
+}
+
+/* Lists, works and bodies of moves are used again, where ranks are threads in the host's memory. */
+TS_TEST_RANKS(prepared_runs_allocate_nothing, 2, 3, 8)
+{
+    moves m;
+    tsi_prepared *p = NULL;
+    ts_group *world = ts_group_world(t->me);
+    bool counts = strcmp(ts_world_engine(ts_rank_world(t->me)), "threads") == 0 &&
+                  tsi_rank_device_of(t->me)->device->host_readable;
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count % 2 ? "a=1, b=*" : "a=2, b=*");
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    fill(t, mesh, "a:P(sum) b:P(sum)", 0, &m);
+    TEST_OK(t, tsi_prepared_make(m.x, m.to, MOVES, TSI_TAG_GRADIENT, &p));
+    for (int turn = 0; p && turn < 6; turn++) {
+        TEST_OK(t, ts_group_barrier(world, NULL));
+        if (t->index == 0) (void)tsi_alloc_fail_at(0);
+        TEST_OK(t, ts_group_barrier(world, NULL));
+        TEST_OK(t, tsi_prepared_run(p, "turn", m.x, m.variable));
+        for (int i = 0; i < MOVES; i++)
+            TEST_OK(t, ts_tensor_wait(m.variable[i]));
+        TEST_OK(t, ts_group_barrier(world, NULL));
+        if (counts && t->index == 0 && turn >= 3) TEST_EQ(t, tsi_alloc_fail_at(0), 0);
+    }
+    TEST_CHECK(t, p != NULL);
+    tsi_prepared_destroy(p);
+    for (int i = 0; i < MOVES; i++)
+        ts_tensor_release(m.variable[i]);
+    TEST_OK(t, ts_scope_close(scope));
 }
