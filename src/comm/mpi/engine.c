@@ -39,7 +39,7 @@ static void refuse(tsi_mpi_rank *rank, tsi_work *work)
     const tsi_poison *poison = tsi_poison_of(rank);
     char own[256];
     rank->mpi->host->fingerprint_text(&work->print, own, sizeof own);
-    rank->mpi->host->work_finish(work, tsi_poison_status(rank), poison->rank,
+    rank->mpi->host->work_finish(work, tsi_poison_status(rank), tsi_poison_culprit(rank),
                                  "%s (found when rank %lld called %s)", poison->text,
                                  (long long)rank->index, own);
 }

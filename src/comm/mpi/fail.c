@@ -110,6 +110,12 @@ ts_status tsi_poison_status(const tsi_mpi_rank *rank)
     return own ? (ts_status)poison->status : TS_ERR_PEER;
 }
 
+int64_t tsi_poison_culprit(const tsi_mpi_rank *rank)
+{
+    int64_t culprit = tsi_poison_of(rank)->rank;
+    return culprit >= 0 ? culprit : TSI_NOBODY;
+}
+
 void tsi_check_interrupt(tsi_mpi_rank *rank)
 {
     if (TSI_LIKELY(atomic_load(&rank->mpi->world->interrupted) == 0) || tsi_poisoned(rank)) return;
@@ -316,7 +322,7 @@ static void say_circle(tsi_mpi_rank *rank, const stall *s, const tsi_chain *chai
     tsi_chain_circle(chain, from, -1, ranks, sizeof ranks, others, sizeof others);
     snprintf(text, sizeof text, "%srank %lld waited %lld ms for rank %lld in %s%s", ranks,
              (long long)rank->index, (long long)s->waited_ms, (long long)s->needed, s->own, others);
-    tsi_poison_set(rank, TS_ERR_PEER, -1, "%s", text);
+    tsi_poison_set(rank, TS_ERR_PEER, TSI_NOBODY, "%s", text);
 }
 
 static void say_stalled(tsi_mpi_rank *rank, const stall *s)

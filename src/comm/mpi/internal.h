@@ -92,8 +92,10 @@ typedef enum tsi_slot_life {
     TSI_LIFE_EXITING
 } tsi_slot_life;
 
+enum { TSI_NOBODY = -1, TSI_TWO_DISAGREE = -2 };
+
 typedef struct tsi_poison {
-    int64_t rank; /* who failed first; -1: none */
+    int64_t rank; /* who failed first, or one of these two */
     int32_t status;
     char text[TSI_ERROR_TEXT_MAX];
 } tsi_poison;
@@ -420,6 +422,7 @@ void tsi_poison_set(tsi_mpi_rank *rank, ts_status status, int64_t culprit, const
     TS_PRINTF(4, 5);
 void tsi_poison_memory(tsi_mpi_rank *rank, const char *what);
 ts_status tsi_poison_status(const tsi_mpi_rank *rank); /* what this rank ends its works with */
+int64_t tsi_poison_culprit(const tsi_mpi_rank *rank);  /* a rank, or TSI_NOBODY */
 void tsi_check_interrupt(tsi_mpi_rank *rank);
 void tsi_check_life(tsi_mpi_rank *rank);
 void tsi_check_deadline(tsi_mpi_rank *rank);

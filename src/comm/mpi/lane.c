@@ -296,14 +296,14 @@ static bool suffices(const tsi_mpi_op *op)
     return true;
 }
 
-/* Two others may disagree on what they give each other in the operation (nobody alone is the
- * culprit then): that is an error of all its members. */
+/* Two others may disagree on what they give each other in the operation: that is an error of all
+ * its members. */
 static bool is_disputed(const tsi_mpi_rank *rank, const tsi_mpi_op *op)
 {
     int32_t kind = op->work->print.kind;
     bool pairs = kind == TSI_COMM_SCATTER || kind == TSI_COMM_GATHER ||
                  kind == TSI_COMM_ALL_TO_ALL || kind == TSI_COMM_EXCHANGE;
-    return pairs && tsi_poison_of(rank)->rank < 0;
+    return pairs && tsi_poison_of(rank)->rank == TSI_TWO_DISAGREE;
 }
 
 static void carry_out(tsi_mpi_rank *rank)
@@ -373,7 +373,7 @@ void tsi_rank_fail_all(tsi_mpi_rank *rank, ts_status status, const char *text)
     if (status == TS_OK) {
         const tsi_poison *poison = tsi_poison_of(rank);
         status = tsi_poison_status(rank);
-        culprit = poison->rank;
+        culprit = tsi_poison_culprit(rank);
         text = poison->text;
     }
     rank->active = NULL;

@@ -396,7 +396,7 @@ static bool agree(tsi_mpi_rank *rank, tsi_mpi_op *op, int64_t p, const tsi_messa
     b = mine->rank < theirs.rank ? &theirs : mine;
     rank->mpi->host->fingerprint_text(a, first, sizeof first);
     rank->mpi->host->fingerprint_text(b, second, sizeof second);
-    tsi_poison_set(rank, TS_ERR_PEER, -1,
+    tsi_poison_set(rank, TS_ERR_PEER, TSI_TWO_DISAGREE,
                    "ranks disagree, %s: rank %lld called %s, rank %lld called %s", what,
                    (long long)a->rank, first, (long long)b->rank, second);
     return false;
