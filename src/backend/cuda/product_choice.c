@@ -14,7 +14,6 @@
  * INV: without a file to make, time decides how long a product takes and never its bits.
  * INV: a trial has a stream and memory of its own and holds no lock: it waits for nobody, and a
  * rank that meets the shape meanwhile goes on with the first proposal. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/kernels/trial.h"
@@ -235,18 +234,14 @@ static choice *place_of(const shape_key *key)
     return place;
 }
 
-/* Whether a trial is soon made good: some microseconds of a GPU's time. */
-static bool is_large(const shape_key *key)
+/* Large enough that a trial is soon made good: some microseconds of a GPU's time. */
+static bool is_tried(const shape_key *key)
 {
+    tsi_product_tuning tuning = tsi_product_tuning_of();
     bool narrow = key->dtype == TS_DTYPE_BF16 || key->dtype == TS_DTYPE_F16;
     double flops = 2.0 * (double)key->m * (double)key->n * (double)key->k * (double)key->batch;
-    return narrow && flops >= 4e9;
-}
-
-static bool trials_are_off(void)
-{
-    const char *text = getenv("TESSERA_CUDA_TUNE");
-    return text && strcmp(text, "off") == 0;
+    bool large = narrow && flops >= 4e9;
+    return tuning == TSI_TUNING_TO_FILE || (tuning == TSI_TUNING_SAME_BITS && large);
 }
 
 /* With the lock: what the table says, else the first proposal. Returns how many there are to be
@@ -257,7 +252,7 @@ static int32_t settle(tsi_cuda *cuda, const problem *x, choice *place, proposal 
     place->state = 1;
     if (tsi_product_table_find(&rank, &place->key, &place->algorithm, sizeof place->algorithm))
         return 0;
-    bool tries = tsi_product_table_is_made() || (is_large(&place->key) && !trials_are_off());
+    bool tries = is_tried(&place->key);
     int32_t found = propose(x, &place->key, list, tries ? PROPOSALS : 1);
     place->state = found > 0 ? 1 : 2;
     if (found > 0) place->algorithm = list[0].algo;
@@ -267,11 +262,11 @@ static int32_t settle(tsi_cuda *cuda, const problem *x, choice *place, proposal 
 static void settle_by_time(tsi_cuda *cuda, const problem *x, const shape_key *key,
                            const proposal *list, int32_t count, cublasLtMatmulAlgo_t *out)
 {
-    bool made = tsi_product_table_is_made();
+    bool to_file = tsi_product_tuning_of() == TSI_TUNING_TO_FILE;
     tsi_product_rank rank = rank_of(cuda);
-    int32_t at = fastest(cuda, x, key, list, count, made);
+    int32_t at = fastest(cuda, x, key, list, count, to_file);
     *out = list[at].algo;
-    if (made) tsi_product_table_add(&rank, key, out, sizeof *out, at);
+    if (to_file) tsi_product_table_add(&rank, key, out, sizeof *out, at);
     pthread_mutex_lock(&kept.lock);
     choice *place = place_of(key);
     place->key = *key;

@@ -102,10 +102,11 @@ bool tsi_product_table_replace(const char *text)
     return true;
 }
 
-bool tsi_product_table_is_made(void)
+tsi_product_tuning tsi_product_tuning_of(void)
 {
-    const char *path = getenv("TESSERA_CUDA_TUNE");
-    return path && path[0] && strcmp(path, "off") != 0;
+    const char *text = getenv("TESSERA_CUDA_TUNE");
+    if (!text || !text[0]) return TSI_TUNING_SAME_BITS;
+    return strcmp(text, "off") == 0 ? TSI_TUNING_OFF : TSI_TUNING_TO_FILE;
 }
 
 void tsi_product_table_add(const tsi_product_rank *where, const tsi_product_key *key,

@@ -26,9 +26,13 @@ bool tsi_product_table_find(const tsi_product_rank *where, const tsi_product_key
 /* All of it, and another one in its place; "" is none. */
 const char *tsi_product_table_text(void);
 bool tsi_product_table_replace(const char *text); /* false: no memory, the old one stays */
-/* Whether TESSERA_CUDA_TUNE names a file ("off" is none): products are timed, and it gets a line
- * for each. */
-bool tsi_product_table_is_made(void);
+/* What TESSERA_CUDA_TUNE says of products that are not in the table. */
+typedef enum tsi_product_tuning {
+    TSI_TUNING_SAME_BITS, /* nothing: the fastest with the bits of the first proposal */
+    TSI_TUNING_OFF,       /* "off": the first proposal */
+    TSI_TUNING_TO_FILE    /* a file: the fastest, and the file gets a line for each */
+} tsi_product_tuning;
+tsi_product_tuning tsi_product_tuning_of(void);
 /* `nth`: which of the library's proposals it was. */
 void tsi_product_table_add(const tsi_product_rank *where, const tsi_product_key *key,
                            const void *algorithm, size_t bytes, int32_t nth);

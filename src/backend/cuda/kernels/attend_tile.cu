@@ -246,6 +246,26 @@ __device__ inline bool sees(const tsi_cuda_attend_args &a, uint64_t word, int64_
     return word >> key & 1 && first + key < a.keys;
 }
 
+/* Calls f(words, first key) for every tile of keys that a row of the block sees, with its keys and
+ * values in shared memory; it may return before others have read them. */
+template <typename R, typename F>
+__device__ inline void each_tile(const tsi_cuda_attend_args &a, const block_of &r, R *k, R *v, F f)
+{
+    int64_t g = a.group_of[r.h];
+    run_list runs = runs_of(a.tiles, list_of(a.tiles, r.b, r.h), r.first / TSI_CUDA_TILE_QUERIES);
+    for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {
+        uint64_t word[OWN];
+        if (!words_of(a, run, r, word)) continue;
+        for (int64_t first = run_begin(run); first < run_end(a, run); first += SIDE) {
+            __syncthreads();
+            load_tile(k, a.k, at(a.k, r.b, g, first), a.keys - first, a.depth);
+            load_tile(v, a.v, at(a.v, r.b, g, first), a.keys - first, a.width);
+            __syncthreads();
+            f(word, first);
+        }
+    }
+}
+
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* The softmax of the thread's rows so far. */
@@ -335,24 +355,14 @@ template <typename R, int UNITS> __device__ void forward(const tsi_cuda_attend_a
     R *q = (R *)memory, *k = q + SIDE * room_of(a.depth), *v = k + SIDE * room_of(a.depth);
     R *scores = v + SIDE * room_of(a.width), score[OWN][OWN];
     block_of r = this_block(a.heads, a.queries);
-    int64_t g = a.group_of[r.h];
     softmax_of<R, UNITS> s;
     begin_softmax(s, a, r);
     load_tile(q, a.q, at(a.q, r.b, r.h, r.first), r.rows, a.depth);
-    run_list runs = runs_of(a.tiles, list_of(a.tiles, r.b, r.h), r.first / TSI_CUDA_TILE_QUERIES);
-    for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {
-        uint64_t word[OWN];
-        if (!words_of(a, run, r, word)) continue;
-        for (int64_t first = run_begin(run); first < run_end(a, run); first += SIDE) {
-            __syncthreads();
-            load_tile(k, a.k, at(a.k, r.b, g, first), a.keys - first, a.depth);
-            load_tile(v, a.v, at(a.v, r.b, g, first), a.keys - first, a.width);
-            __syncthreads();
-            multiply(score, q, k, a.depth);
-            take_scores(s, a, score, word, first, scores);
-            add_rows(s.sum, scores, v, a.width);
-        }
-    }
+    each_tile(a, r, k, v, [&](const uint64_t(&word)[OWN], int64_t first) {
+        multiply(score, q, k, a.depth);
+        take_scores(s, a, score, word, first, scores);
+        add_rows(s.sum, scores, v, a.width);
+    });
     end_softmax(s, a, r);
 }
 
@@ -405,28 +415,18 @@ template <typename R, int UNITS> __device__ void queries(const tsi_cuda_attend_a
     R *q = (R *)memory, *k = q + deep, *v = k + deep, *d_out = v + wide, *slopes = d_out + wide;
     R product[OWN][OWN], d_weight[OWN][OWN];
     block_of r = this_block(a.heads, a.queries);
-    int64_t g = a.group_of[r.h];
     sums_of<R, UNITS> sum;
     begin(sum, a.dq, at(a.dq, r.b, r.h, r.first), r.rows, a.depth, a.adds);
     known_rows<R> rows = rows_known<R>(a, r);
     load_tile(q, a.q, at(a.q, r.b, r.h, r.first), r.rows, a.depth);
     load_tile(d_out, a.d_out, at(a.d_out, r.b, r.h, r.first), r.rows, a.width);
-    run_list runs = runs_of(a.tiles, list_of(a.tiles, r.b, r.h), r.first / TSI_CUDA_TILE_QUERIES);
-    for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {
-        uint64_t word[OWN];
-        if (!words_of(a, run, r, word)) continue;
-        for (int64_t first = run_begin(run); first < run_end(a, run); first += SIDE) {
-            __syncthreads();
-            load_tile(k, a.k, at(a.k, r.b, g, first), a.keys - first, a.depth);
-            load_tile(v, a.v, at(a.v, r.b, g, first), a.keys - first, a.width);
-            __syncthreads();
-            multiply(product, q, k, a.depth);
-            multiply(d_weight, d_out, v, a.width);
-            take_pairs<R>(a, rows, product, d_weight, word, first, slopes, nullptr);
-            __syncwarp();
-            add_rows(sum, slopes, k, a.depth);
-        }
-    }
+    each_tile(a, r, k, v, [&](const uint64_t(&word)[OWN], int64_t first) {
+        multiply(product, q, k, a.depth);
+        multiply(d_weight, d_out, v, a.width);
+        take_pairs<R>(a, rows, product, d_weight, word, first, slopes, nullptr);
+        __syncwarp();
+        add_rows(sum, slopes, k, a.depth);
+    });
     store(sum, a.dq, at(a.dq, r.b, r.h, r.first), r.rows, a.depth);
 }
 
