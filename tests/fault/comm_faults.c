@@ -364,16 +364,24 @@ static ts_status stalls_far_away(ts_rank *me, ts_group *group, int64_t index)
     return ts_group_barrier(pair, TS_OPTIONS(ts_comm_options, .timeout_ms = 300));
 }
 
+/* Every rank says both. */
+static void all_blame(test *t, const stage *s, int ranks, int64_t culprit, const char *first,
+                      const char *second)
+{
+    for (int i = 0; i < ranks; i++) {
+        TEST_STATUS(t, s->note[i].status, TS_ERR_PEER);
+        TEST_EQ(t, s->note[i].culprit, culprit);
+        TEST_SAYS(t, s->note[i].text, first);
+        TEST_SAYS(t, s->note[i].text, second);
+    }
+}
+
 TS_TEST(comm_stall_names_the_rank_that_waits_for_nobody)
 {
     static stage s;
     perform(&s, 4, stalls_far_away, 5000);
-    for (int i = 0; i < 4; i++) {
-        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
-        TEST_EQ(t, s.note[i].culprit, 0);
-        TEST_SAYS(t, s.note[i].text, "rank 0 (last: nothing yet) keeps rank 2 waiting");
-        TEST_SAYS(t, s.note[i].text, "rank 3 waited 300 ms in barrier #1 on group ranks 2 3");
-    }
+    all_blame(t, &s, 4, 0, "rank 0 (last: nothing yet) keeps rank 2 waiting",
+              "rank 3 waited 300 ms in barrier #1 on group ranks 2 3");
 }
 
 /* Each of the first three waits for a message of the next one, and the others for one of rank 0. */
@@ -476,12 +484,8 @@ TS_TEST(comm_stall_of_a_signal)
 {
     static stage s;
     perform(&s, 3, misses_a_signal, 20000);
-    for (int i = 0; i < 3; i++) {
-        TEST_STATUS(t, s.note[i].status, TS_ERR_PEER);
-        TEST_EQ(t, s.note[i].culprit, 2);
-        TEST_SAYS(t, s.note[i].text, "rank 2 (last: all_gather 'symmetric memory' #3");
-        TEST_SAYS(t, s.note[i].text, " keeps rank 1 waiting: rank 0 waited 300 ms in barrier #1");
-    }
+    all_blame(t, &s, 3, 2, "rank 2 (last: all_gather 'symmetric memory' #3",
+              " keeps rank 1 waiting: rank 0 waited 300 ms in barrier #1");
     is_circle(t, 2, waits_both_ways, "ranks ");
 }
 

@@ -350,20 +350,28 @@ static ts_status ask_for(ts_rank *me, int64_t index)
     return ts_work_wait(work);
 }
 
-/* Nobody moves data of rank 1, which has no helpers, while it is away. */
-static ts_status offer_and_idle(ts_rank *me, int64_t index)
+/* COUNT numbers of rank 1 are on their way to all. */
+static ts_work *begin_broadcast(ts_rank *me, void *data)
 {
     ts_work *work = NULL;
     ts_array array = TS_INIT(ts_array);
-    array.data = calloc(COUNT, sizeof(float));
+    array.data = data;
     array.meta.shape = TS_SHAPE(COUNT);
     array.meta.dtype = TS_DTYPE_F32;
     ts_comm_options options = TS_INIT(ts_comm_options);
     options.work = &work;
     (void)ts_group_broadcast(ts_group_world(me), &array, 1, &options);
+    return work;
+}
+
+/* Nobody moves data of rank 1, which has no helpers, while it is away. */
+static ts_status offer_and_idle(ts_rank *me, int64_t index)
+{
+    void *data = calloc(COUNT, sizeof(float));
+    ts_work *work = begin_broadcast(me, data);
     if (index == 1) sleep_ms(2 * TIMEOUT_MS);
     ts_status status = ts_work_wait(work);
-    free(array.data);
+    free(data);
     return status;
 }
 
@@ -371,14 +379,8 @@ static ts_status offer_and_idle(ts_rank *me, int64_t index)
 static ts_status fail_and_unmap(ts_rank *me, int64_t index)
 {
     enum { BYTES = COUNT * (int)sizeof(float), MOMENT_MS = 60 };
-    ts_work *work = NULL;
-    ts_array array = TS_INIT(ts_array);
-    array.data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    array.meta.shape = TS_SHAPE(COUNT);
-    array.meta.dtype = TS_DTYPE_F32;
-    ts_comm_options options = TS_INIT(ts_comm_options);
-    options.work = &work;
-    (void)ts_group_broadcast(ts_group_world(me), &array, 1, &options);
+    void *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ts_work *work = begin_broadcast(me, data);
     if (index == 1) sleep_ms(2 * MOMENT_MS);
     for (int i = 0; i < MOMENT_MS; i++) {
         (void)ts_work_test(work);
@@ -389,7 +391,7 @@ static ts_status fail_and_unmap(ts_rank *me, int64_t index)
     else
         sleep_ms(4 * MOMENT_MS);
     (void)ts_work_wait(work);
-    (void)munmap(array.data, BYTES);
+    (void)munmap(data, BYTES);
     (void)ts_group_barrier(ts_group_world(me), NULL);
     return ts_rank_recover(me) == TS_OK ? reduce(me, "after") : ts_rank_status(me);
 }
