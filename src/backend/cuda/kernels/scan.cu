@@ -11,6 +11,43 @@
 #include "backend/cuda/kernels/number.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
+/* ---- a line ---------------------------------------------------------------------------------- */
+
+enum { WARPS = TSI_CUDA_BLOCK / 32 };
+
+/* What a lane so many before this one has. */
+template <typename R> __device__ inline R from_before(R x, int step)
+{
+    return __shfl_up_sync(0xffffffffu, x, step);
+}
+
+/* store(i, x): x is all of the line up to i, joined in its order; `none` changes nothing. `whole`
+ * has a place for each warp. */
+template <typename X, typename L, typename J, typename S>
+__device__ inline void scan_line(int64_t length, X none, X *whole, L load, J join, S store)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    X carry = none;
+    for (int64_t tile = 0; tile < length; tile += TSI_CUDA_BLOCK) {
+        int64_t i = tile + threadIdx.x;
+        X x = i < length ? load(i) : none;
+        for (int step = 1; step < 32; step *= 2) {
+            X other = from_before(x, step);
+            if (lane >= step) x = join(other, x);
+        }
+        if (lane == 31) whole[warp] = x;
+        __syncthreads();
+        for (int w = 0; w < warp; w++)
+            carry = join(carry, whole[w]);
+        if (i < length) store(i, join(carry, x));
+        for (int w = warp; w < WARPS; w++)
+            carry = join(carry, whole[w]);
+        __syncthreads();
+    }
+}
+
+/* ---- sums and products ----------------------------------------------------------------------- */
+
 template <typename R> __device__ inline R join(bool product, R x, R y)
 {
     return product ? x * y : x + y;
@@ -44,32 +81,17 @@ __device__ inline void store<int64_t>(const tsi_cuda_scan_args &a, int64_t at, i
 
 template <typename R> __device__ void scan(const tsi_cuda_scan_args &a)
 {
-    constexpr int WARPS = TSI_CUDA_BLOCK / 32;
     __shared__ R whole[WARPS];
     const tsi_cuda_operand *const operands[2] = { &a.from, &a.to };
     bool product = a.product != 0;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int64_t line = blockIdx.x; line < a.space.count; line += gridDim.x) {
         int64_t base[2];
         place(a.space, line, operands, base);
-        R carry = product ? 1 : 0;
-        for (int64_t tile = 0; tile < a.length; tile += TSI_CUDA_BLOCK) {
-            int64_t i = tile + threadIdx.x;
-            R x = product ? 1 : 0;
-            if (i < a.length) x = load<R>(a, base[0] + i * a.from_step);
-            for (int step = 1; step < 32; step *= 2) {
-                R other = __shfl_up_sync(0xffffffffu, x, step);
-                if (lane >= step) x = join<R>(product, other, x);
-            }
-            if (lane == 31) whole[warp] = x;
-            __syncthreads();
-            for (int w = 0; w < warp; w++)
-                carry = join<R>(product, carry, whole[w]);
-            if (i < a.length) store<R>(a, base[1] + i * a.to_step, join<R>(product, carry, x));
-            for (int w = warp; w < WARPS; w++)
-                carry = join<R>(product, carry, whole[w]);
-            __syncthreads();
-        }
+        scan_line<R>(
+            a.length, product ? 1 : 0, whole,
+            [&](int64_t i) { return load<R>(a, base[0] + i * a.from_step); },
+            [&](R x, R y) { return join<R>(product, x, y); },
+            [&](int64_t i, R x) { store<R>(a, base[1] + i * a.to_step, x); });
     }
 }
 
@@ -96,6 +118,11 @@ template <typename R> struct met {
     int64_t at;
 };
 
+template <typename R> __device__ inline met<R> from_before(met<R> x, int step)
+{
+    return { from_before(x.value, step), from_before(x.at, step) };
+}
+
 /* Of equal ones the later counts; what is no number stays until the next that is none. */
 template <typename R> __device__ inline met<R> after(met<R> so_far, met<R> next, bool least)
 {
@@ -119,44 +146,25 @@ __device__ inline void store_met(const tsi_cuda_scan_args &a, int64_t at, int64_
 template <typename R>
 __device__ inline met<R> met_at(const tsi_cuda_scan_args &a, int64_t base, int64_t i)
 {
-    if (i >= a.length) return { 0, -1 };
     wide w = load_wide(a.from_dtype, a.from.data, base + i * a.from_step);
     return { kind_of(a.from_dtype) == WIDE_F64 ? (R)w.re : (R)w.whole, i };
 }
 
 template <typename R> __device__ void extremes(const tsi_cuda_scan_args &a)
 {
-    constexpr int WARPS = TSI_CUDA_BLOCK / 32;
-    __shared__ R value[WARPS];
-    __shared__ int64_t at[WARPS];
+    __shared__ met<R> whole[WARPS];
     const tsi_cuda_operand *const operands[3] = { &a.from, &a.to, &a.at };
     bool least = a.least != 0;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int64_t line = blockIdx.x; line < a.space.count; line += gridDim.x) {
         int64_t base[3];
         place(a.space, line, operands, base);
-        met<R> carry = { 0, -1 };
-        for (int64_t tile = 0; tile < a.length; tile += TSI_CUDA_BLOCK) {
-            int64_t i = tile + threadIdx.x;
-            met<R> x = met_at<R>(a, base[0], i);
-            for (int step = 1; step < 32; step *= 2) {
-                met<R> other = { __shfl_up_sync(0xffffffffu, x.value, step),
-                                 __shfl_up_sync(0xffffffffu, x.at, step) };
-                if (lane >= step) x = after(other, x, least);
-            }
-            if (lane == 31) value[warp] = x.value, at[warp] = x.at;
-            __syncthreads();
-            for (int w = 0; w < warp; w++)
-                carry = after(carry, { value[w], at[w] }, least);
-            x = after(carry, x, least);
-            if (i < a.length) {
+        scan_line<met<R>>(
+            a.length, { 0, -1 }, whole, [&](int64_t i) { return met_at<R>(a, base[0], i); },
+            [&](met<R> x, met<R> y) { return after(x, y, least); },
+            [&](int64_t i, met<R> x) {
                 store_met(a, base[1] + i * a.to_step, x.value);
                 ((int64_t *)a.at.data)[base[2] + i * a.at_step] = x.at;
-            }
-            for (int w = warp; w < WARPS; w++)
-                carry = after(carry, { value[w], at[w] }, least);
-            __syncthreads();
-        }
+            });
     }
 }
 
