@@ -161,6 +161,50 @@ static void heads_with_losses(bench_cuda *b)
     head(b, &(product){ "B", 8192, 32000, 2048 });
 }
 
+/* ---- grouped products ------------------------------------------------------------------------ */
+
+static void run_grouped(bench_cuda *b)
+{
+    (void)ts_grouped_linear(b->x[0], b->x[3], b->x[4]);
+}
+
+static void run_grouped_input(bench_cuda *b)
+{
+    (void)ts_grouped_linear(b->x[2], ts_transpose(b->x[3], 1, 2), b->x[4]);
+}
+
+static void run_grouped_weights(bench_cuda *b)
+{
+    (void)ts_grouped_linear_backward(b->x[2], b->x[0], b->x[4], ts_tensor_shape(b->x[3]).extent[0]);
+}
+
+/* Rows of many groups, in no order, beside one product of as many rows. */
+static void grouped(bench_cuda *b, const product *p, int64_t groups)
+{
+    static const bench_cuda_fn run[FORMS] = { run_grouped, run_grouped_input, run_grouped_weights };
+    for (int f = 0; f < FORMS; f++) {
+        char name[96];
+        (void)snprintf(name, sizeof name, "grouped product %s, %s", p->name, forms[f].name);
+        if (!bench_cuda_is_turn(b, name)) continue;
+        ts_scope scope = ts_scope_open(b->me, NULL);
+        make_factors(b, p);
+        b->x[3] = bench_cuda_numbers(b, TS_DTYPE_BF16, TS_SHAPE(groups, p->n, p->k));
+        b->x[4] = bench_cuda_below(b, p->t, groups);
+        double each = bench_cuda_seconds(b, run[f]), one = bench_cuda_seconds(b, forms[f].run);
+        bench_line *line =
+            bench_lines_add(&b->lines, "TFLOP/s", flops_of(p) / each / 1e12, "%s", name);
+        bench_line_floor(line, flops_of(p) / one / 1e12, "one product of as many rows");
+        (void)ts_scope_close(scope);
+    }
+}
+
+static void grouped_products(bench_cuda *b)
+{
+    grouped(b, &(product){ "of 64 experts, in", 65536, 1024, 1024 }, 64);
+    grouped(b, &(product){ "of 64 experts, out", 65536, 1024, 512 }, 64);
+    grouped(b, &(product){ "of 8 experts, in", 16384, 14336, 4096 }, 8);
+}
+
 /* ---- attention ------------------------------------------------------------------------------- */
 
 static void run_attention(bench_cuda *b)
@@ -288,6 +332,7 @@ static ts_status work(ts_rank *me, void *argument)
     if (b->mib > 0) return ts_rank_status(me);
     products(b);
     heads_with_losses(b);
+    grouped_products(b);
     attention(b);
     return ts_rank_status(me);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_step.c - `tessera bench train --model NAME [--device D]`: whole training steps of a Llama
- * of a known size on one device.
+ * (moe: a Mixtral) of a known size on one device.
  *
  *   warm-up     steps that are not counted: kernels load, plans and blocks are made
  *   recorded    with --replay one more step, which is what is measured then (tessera/step.h)
@@ -27,12 +27,14 @@ enum { BATCHES = 4, KINDS_MAX = 24, STEPS_TOGETHER = 10 };
 typedef struct size_row {
     const char *name;
     int64_t layers, hidden, heads, kv_heads, inner, vocab, rows, context;
+    int64_t experts, chosen; /* of a layer; of a token */
 } size_row;
 
 static const size_row sizes[] = {
-    { "tiny", 4, 256, 4, 4, 768, 4096, 4, 256 },
-    { "134m", 12, 768, 12, 12, 2048, 32000, 16, 1024 },
-    { "1b", 22, 2048, 32, 4, 5632, 32000, 4, 2048 },
+    { "tiny", 4, 256, 4, 4, 768, 4096, 4, 256, 0, 0 },
+    { "134m", 12, 768, 12, 12, 2048, 32000, 16, 1024, 0, 0 },
+    { "1b", 22, 2048, 32, 4, 5632, 32000, 4, 2048, 0, 0 },
+    { "moe", 12, 1024, 16, 4, 1024, 32000, 8, 1024, 32, 4 }, /* 1.3 G, 250 M of them for a token */
 };
 
 typedef struct step_bench {
@@ -396,7 +398,7 @@ int bench_step(const bench_step_options *options, bool json)
     const size_row *size = find_size(options->model);
     ts_dtype compute = options->dtype ? ts_dtype_parse(options->dtype) : TS_DTYPE_BF16;
     if (size == NULL)
-        return cli_fail_usage("bench train", "--model: expected tiny, 134m or 1b, found \"%s\"",
+        return cli_fail_usage("bench train", "--model: expected tiny, 134m, 1b, moe, found \"%s\"",
                               options->model);
     if (compute != TS_DTYPE_BF16 && compute != TS_DTYPE_F32)
         return cli_fail_usage("bench train", "--dtype: expected bf16 or f32, found \"%s\"",
@@ -425,7 +427,10 @@ int bench_step(const bench_step_options *options, bool json)
                                    .positions = b->context,
                                    .norm_epsilon = 1e-5,
                                    .init_deviation = 0.02,
-                                   .rope_theta = 10000 };
+                                   .rope_theta = 10000,
+                                   .family = size->experts ? TS_MODEL_MIXTRAL : TS_MODEL_LLAMA,
+                                   .experts = size->experts,
+                                   .experts_per_token = size->chosen };
     int code = run_both(b, json);
     free(b);
     return code;

@@ -378,7 +378,7 @@ static int parse(asked *a, int argc, char **argv)
 {
     bench *self = &a->self;
     const cli_option options[] = {
-        CLI_TEXT("model", &a->step.model, "SIZE", "tiny, 134m or 1b: steps of that size alone"),
+        CLI_TEXT("model", &a->step.model, "SIZE", "tiny, 134m, 1b or moe: its steps alone"),
         CLI_TEXT("device", &a->step.device, "NAME", "with --model: cpu, queue, cuda, auto"),
         CLI_TEXT("moments", &a->step.moments, "NAME", "with --model: of AdamW, f32 or bf16"),
         CLI_FLAG("replay", &a->step.replay, "with --model: record a step, measure it run again"),

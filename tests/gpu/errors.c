@@ -47,6 +47,16 @@ static ts_status bad_group(ts_rank *me, void *context)
     return ts_rank_sync(me);
 }
 
+static ts_status bad_end(ts_rank *me, void *context)
+{
+    (void)context;
+    ts_mesh *m = ts_mesh_self(me);
+    (void)ts_grouped_mm(ts_ones(m, TS_DTYPE_F32, TS_SHAPE(3, 4), NULL),
+                        ts_ones(m, TS_DTYPE_F32, TS_SHAPE(2, 4, 6), NULL),
+                        whole(m, 5, TS_SHAPE(2)));
+    return ts_rank_sync(me);
+}
+
 static ts_status bad_class(ts_rank *me, void *context)
 {
     (void)context;
@@ -154,6 +164,7 @@ TS_TEST(errors_are_the_hosts)
         { bad_index, TS_ERR_ARG, { "embedding: index -2 is out of range for 4 rows" } },
         { bad_gradient, TS_ERR_ARG, { "embedding_backward: index 9 is out of range for 9 rows" } },
         { bad_group, TS_ERR_ARG, { "grouped_linear: group 2 is out of range for 2 groups" } },
+        { bad_end, TS_ERR_ARG, { "grouped_mm: group 0 ends at row 5, which is not in 0 .. 3" } },
         { bad_class, TS_ERR_ARG, { "nll_loss: label 5 is out of range for 5 classes" } },
         { bad_put, TS_ERR_ARG, { "index_put: index -6 is out of range for extent 5" } },
         { bad_scatter, TS_ERR_ARG, { "scatter: index -1 is out of range for extent 5" } },

@@ -123,6 +123,93 @@ static ts_tensor *make_bernoulli(ts_mesh *m, const char *cut)
     return ts_bernoulli(ts_rand(m, TS_DTYPE_F32, TS_SHAPE(50, 70), cut));
 }
 
+/* ---- grouped products ------------------------------------------------------------------------ */
+
+/* Rows times the matrix of their group, one of seven: [rows, inner] to [rows, outer]. */
+typedef struct grouping {
+    ts_dtype dtype;
+    int64_t rows, inner, outer;
+    bool turned; /* matrices are contiguous along outer */
+} grouping;
+
+static ts_tensor *numbers(ts_mesh *m, ts_dtype dtype, ts_shape shape, const char *cut)
+{
+    return ts_cast(reals(m, shape, cut), dtype);
+}
+
+static ts_tensor *matrices(ts_mesh *m, const grouping *g, const char *cut)
+{
+    if (g->turned)
+        return ts_transpose(numbers(m, g->dtype, TS_SHAPE(7, g->inner, g->outer), cut), 1, 2);
+    return numbers(m, g->dtype, TS_SHAPE(7, g->outer, g->inner), cut);
+}
+
+static ts_tensor *grouped(ts_mesh *m, const char *cut, grouping g)
+{
+    return ts_grouped_linear(numbers(m, g.dtype, TS_SHAPE(g.rows, g.inner), cut),
+                             matrices(m, &g, "R"), wholes(m, 0, 7, TS_SHAPE(g.rows), cut));
+}
+
+static ts_tensor *grouped_sums(ts_mesh *m, const char *cut, grouping g)
+{
+    return ts_grouped_linear_backward(numbers(m, g.dtype, TS_SHAPE(g.rows, g.outer), cut),
+                                      numbers(m, g.dtype, TS_SHAPE(g.rows, g.inner), cut),
+                                      wholes(m, 0, 6, TS_SHAPE(g.rows), cut), 7);
+}
+
+#define MAKE_GROUPED(name, call, ...)                                                              \
+    static ts_tensor *make_##name(ts_mesh *m, const char *cut)                                     \
+    {                                                                                              \
+        return call(m, cut, (grouping){ __VA_ARGS__ });                                            \
+    }
+MAKE_GROUPED(grouped_f32, grouped, TS_DTYPE_F32, 300, 70, 90, false)
+MAKE_GROUPED(grouped_f64, grouped, TS_DTYPE_F64, 300, 70, 90, true)
+MAKE_GROUPED(grouped_bf16, grouped, TS_DTYPE_BF16, 1500, 200, 136, false)
+MAKE_GROUPED(grouped_f16, grouped, TS_DTYPE_F16, 900, 64, 300, false)
+MAKE_GROUPED(grouped_odd, grouped, TS_DTYPE_BF16, 400, 201, 131, false)
+MAKE_GROUPED(grouped_turned, grouped, TS_DTYPE_BF16, 1500, 140, 200, true)
+MAKE_GROUPED(grouped_many, grouped, TS_DTYPE_BF16, 9001, 16, 24, false)
+MAKE_GROUPED(sums_f32, grouped_sums, TS_DTYPE_F32, 300, 70, 90, false)
+MAKE_GROUPED(sums_bf16, grouped_sums, TS_DTYPE_BF16, 1500, 200, 136, false)
+MAKE_GROUPED(sums_f16, grouped_sums, TS_DTYPE_F16, 90, 264, 8, false)
+
+/* Each row for three choices, without a copy, and matrices that ranks share. */
+static ts_tensor *make_grouped_choices(ts_mesh *m, const char *cut)
+{
+    grouping g = { TS_DTYPE_BF16, 500, 96, 160, false };
+    ts_tensor *x = numbers(m, g.dtype, TS_SHAPE(g.rows, 1, g.inner), "R");
+    return ts_grouped_linear(ts_expand(x, TS_SHAPE(g.rows, 3, g.inner)), matrices(m, &g, cut),
+                             wholes(m, 0, 7, TS_SHAPE(g.rows, 3), "R"));
+}
+
+/* Seven groups that end somewhere before row 1400. */
+static ts_tensor *ends_of(ts_mesh *m)
+{
+    return ts_cumsum(wholes(m, 0, 200, TS_SHAPE(7), "R"), 0);
+}
+
+static ts_tensor *make_grouped_mm(ts_mesh *m, const char *cut)
+{
+    return ts_grouped_mm(numbers(m, TS_DTYPE_BF16, TS_SHAPE(1500, 72), cut),
+                         numbers(m, TS_DTYPE_BF16, TS_SHAPE(7, 72, 264), "R"), ends_of(m));
+}
+
+static ts_tensor *make_grouped_mm_experts(ts_mesh *m, const char *cut)
+{
+    return ts_grouped_mm(numbers(m, TS_DTYPE_F32, TS_SHAPE(1500, 33), "R"),
+                         numbers(m, TS_DTYPE_F32, TS_SHAPE(7, 33, 50), cut), ends_of(m));
+}
+
+static ts_tensor *make_grouped_mm_sums(ts_mesh *m, const char *cut)
+{
+    ts_tensor *out = NULL;
+    ts_tensor *in[] = { numbers(m, TS_DTYPE_BF16, TS_SHAPE(1500, 72), cut),
+                        numbers(m, TS_DTYPE_BF16, TS_SHAPE(1500, 264), cut), ends_of(m) };
+    (void)ts_op_call_json(ts_op_find(tsi_rank_current(), "grouped_mm_backward"), in, 3,
+                          "{\"groups\": 7}", &out);
+    return out;
+}
+
 /* ---- counts ---------------------------------------------------------------------------------- */
 
 static ts_tensor *make_histc(ts_mesh *m, const char *cut)
@@ -170,6 +257,20 @@ static const struct {
     { "group_norm", make_group_norm, 1e-5 },
     { "vector_norm", make_norm, 1e-5 },
     { "bernoulli", make_bernoulli, 0 },
+    { "grouped_linear, f32", make_grouped_f32, 1e-5 },
+    { "grouped_linear, f64", make_grouped_f64, 1e-13 },
+    { "grouped_linear, bf16", make_grouped_bf16, 0x1p-8 },
+    { "grouped_linear, f16", make_grouped_f16, 0x1p-10 },
+    { "grouped_linear, odd rows", make_grouped_odd, 0x1p-8 },
+    { "grouped_linear, turned", make_grouped_turned, 0x1p-8 },
+    { "grouped_linear, many rows", make_grouped_many, 0x1p-8 },
+    { "grouped_linear, choices", make_grouped_choices, 0x1p-8 },
+    { "grouped_linear_backward, f32", make_sums_f32, 1e-5 },
+    { "grouped_linear_backward, bf16", make_sums_bf16, 0x1p-8 },
+    { "grouped_linear_backward, f16", make_sums_f16, 0x1p-10 },
+    { "grouped_mm, bf16", make_grouped_mm, 0x1p-8 },
+    { "grouped_mm, f32, experts cut", make_grouped_mm_experts, 1e-5 },
+    { "grouped_mm_backward, bf16", make_grouped_mm_sums, 0x1p-8 },
     { "histc", make_histc, 0 },
     { "histc of many bins", make_many_bins, 0 },
     { "bincount", make_bincount, 0 },

@@ -54,6 +54,11 @@ static ts_status tell(const tsi_stream *stream, const tsi_cuda_complaint *c)
         return TSI_FAIL_BLAST(blast, TS_ERR_ARG, "%s: %lld is not in 0 .. %lld%s%s", call.op,
                               (long long)c->value, (long long)c->bound - 1,
                               placed ? ", called at " : "", placed ? call.where : "");
+    if (c->kind == TSI_CUDA_BAD_END)
+        return TSI_FAIL_BLAST(
+            blast, TS_ERR_ARG, "%s: group %lld ends at row %lld, which is not in %lld .. %lld%s%s",
+            call.op, (long long)c->place, (long long)c->value, (long long)c->least,
+            (long long)c->bound, placed ? ", called at " : "", placed ? call.where : "");
     return TSI_FAIL_BLAST(blast, TS_ERR_ARG, "%s: %s %lld is out of range for %s%lld%s%s%s",
                           call.op, words[c->kind][0], (long long)c->value, words[c->kind][1],
                           (long long)c->bound, words[c->kind][2], placed ? ", called at " : "",

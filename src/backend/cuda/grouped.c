@@ -1,98 +1,236 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* grouped.c - grouped_linear and its gradient: rows are listed by their groups on the device, so
- * the host waits for nothing. */
+/* grouped.c - grouped_linear, grouped_mm and their gradients: rows are listed by their groups on
+ * the device, so the host waits for nothing.
+ *
+ *   groups of rows, or where groups end --count, list--> tiles of rows of one group --> products
+ *
+ * Both operators are rows x [m, inner] and y [m, outer] and a matrix w [outer, inner] for each
+ * group, and say which dims of the matrices these are. */
 #include <string.h>
 
 #include "backend/cuda/complain.h"
 #include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
+#include "backend/cuda/kernels/grouped.h"
 #include "base/error.h"
+#include "base/intmath.h"
 
-enum { TILE = 64, THREADS = 256, LIST_THREADS = 1024 };
+enum { CHUNK_LEAST = 1024, CHUNKS_MOST = 256 };
 
-/* All but the rows of x and y, which may have to be copied; their rows and columns are known. */
-static bool settle(const tsi_kernel_io *io, const tsi_block *x, const tsi_block *y,
-                   const tsi_operand *w, tsi_cuda_grouped_args *a)
+/* What one call multiplies. */
+typedef struct products {
+    const tsi_operand *x, *y, *w;
+    int32_t outer, inner; /* dims of w */
+    bool ends;            /* the third input has the ends of groups, not the group of each row */
+    bool sums;            /* w is the result, not y */
+} products;
+
+/* ---- what lies where ------------------------------------------------------------------------- */
+
+/* Rows of contiguous columns in two steps; false: they take more. */
+static bool row_steps_of(const tsi_block *block, tsi_cuda_row_steps *out)
 {
+    int32_t last = block->ndim - 1;
+    int64_t count = 1;
+    *out = (tsi_cuda_row_steps){ .each = 1 };
+    if (block->extent[last] != 1 && block->stride[last] != 1) return false;
+    bool apart = false; /* the outer step is known */
+    for (int32_t d = last - 1; d >= 0; d--) {
+        int64_t stride = block->stride[d];
+        if (block->extent[d] == 1) continue;
+        if (stride < 0) return false;
+        if (!apart && count == 1) {
+            out->inner = stride;
+        } else if (!apart && stride != out->inner * count) {
+            apart = true;
+            out->each = count;
+            out->outer = stride;
+            count = 1;
+        } else if (apart && stride != out->outer * count) {
+            return false;
+        }
+        count *= block->extent[d];
+    }
+    if (!apart) out->outer = out->inner; /* one step for each row */
+    return true;
+}
+
+static bool settle(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_args *a)
+{
+    const tsi_block *x = &p->x->block, *y = &p->y->block, *w = &p->w->block;
     const tsi_block *group = &io->in[2].block;
     int64_t one;
-    a->w = w->block.data, a->group = group->data;
-    a->w_group = w->block.stride[0], a->w_outer = w->block.stride[1];
-    a->w_inner = w->block.stride[2];
-    a->groups = w->block.extent[0];
+    a->w = w->data, a->group = group->data;
+    a->w_group = w->stride[0], a->w_outer = w->stride[p->outer], a->w_inner = w->stride[p->inner];
+    a->groups = w->extent[0];
     a->inner = x->extent[x->ndim - 1];
     a->outer = y->extent[y->ndim - 1];
     a->dtype = x->dtype;
     a->group_dtype = group->dtype;
-    return io->queue && tsi_cuda_is_real(x->dtype) && y->dtype == x->dtype &&
-           w->block.dtype == x->dtype && tsi_cuda_is_whole(group->dtype) &&
-           tsi_cuda_rows_of(group, 0, &a->rows, &one, &a->group_stride) && a->rows < INT32_MAX &&
-           tsi_cuda_places_make(&a->place, w->region, 0);
+    if (!io->queue || !tsi_cuda_is_real(x->dtype) || y->dtype != x->dtype || w->dtype != x->dtype ||
+        !tsi_cuda_is_whole(group->dtype) ||
+        !tsi_cuda_rows_of(group, 0, &a->rows, &one, &a->group_stride) ||
+        !tsi_cuda_places_make(&a->place, p->w->region, 0))
+        return false;
+    if (p->ends) {
+        a->ends = a->rows;
+        a->rows = x->extent[0];
+        if (!tsi_cuda_places_make(&a->row_place, p->x->region, 0)) return false;
+    }
+    return a->rows < INT32_MAX;
 }
 
-/* Rows of x and y, and behind their copies the room of the lists. */
-static ts_status rows_make(const tsi_kernel_io *io, tsi_block x, tsi_block y,
-                           tsi_cuda_grouped_args *a)
+static bool on_units(const void *data, int64_t strides)
 {
-    int64_t rows, length;
-    void *memory = NULL;
-    size_t lists = (2 * (size_t)a->groups + (size_t)a->rows) * sizeof(int32_t);
-    size_t copies = tsi_cuda_rows_room(&x, 1) + tsi_cuda_rows_room(&y, 1);
-    TSI_TRY(tsi_cuda_scratch(io->queue, copies + lists, &memory));
-    char *room = memory;
-    TSI_TRY(tsi_cuda_rows_make(io->queue, &x, 1, &room));
-    TSI_TRY(tsi_cuda_rows_make(io->queue, &y, 1, &room));
-    (void)tsi_cuda_rows_of(&x, 1, &rows, &length, &a->x_row);
-    (void)tsi_cuda_rows_of(&y, 1, &rows, &length, &a->y_row);
-    a->x = x.data;
-    a->y = y.data;
-    a->count = (int32_t *)(void *)room;
-    a->begin = a->count + a->groups;
-    a->order = a->begin + a->groups;
+    return (uintptr_t)data % 16 == 0 && strides % 8 == 0; /* of two bytes each */
+}
+
+/* Do the tensor cores multiply it? Its rows are known. */
+static bool fits_mma(const products *p, const tsi_cuda_grouped_args *a)
+{
+    bool plain = a->w_inner == 1, turned = !p->sums && a->w_outer == 1;
+    return (a->dtype == TS_DTYPE_BF16 || a->dtype == TS_DTYPE_F16) && (plain || turned) &&
+           on_units(a->x, a->x_row.outer | a->x_row.inner) &&
+           on_units(a->y, a->y_row.outer | a->y_row.inner) &&
+           on_units(a->w, a->w_group | (plain ? a->w_outer : a->w_inner));
+}
+
+/* ---- the lists ------------------------------------------------------------------------------- */
+
+/* `block` as rows of two steps, in `room` where it takes a copy. */
+static ts_status rows_make(tsi_stream *stream, tsi_block block, tsi_cuda_row_steps *steps,
+                           void **data, char **room)
+{
+    if (!row_steps_of(&block, steps)) {
+        TSI_TRY(tsi_cuda_rows_make(stream, &block, 1, room));
+        (void)row_steps_of(&block, steps);
+    }
+    *data = block.data;
     return TS_OK;
 }
 
-static ts_status lists_make(const tsi_kernel_io *io, const tsi_operand *w, tsi_cuda_grouped_args *a)
+static size_t rows_room(const tsi_block *block)
 {
-    /* Peers may have other rows: they are told. */
-    TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_GROUP, w->global->shape.extent[0], true, &a->asker));
-    TSI_TRY(tsi_cuda_launch(io->queue, TSI_CUDA_grouped_count, a->groups, LIST_THREADS, 0, a));
-    return tsi_cuda_launch(io->queue, TSI_CUDA_grouped_list, a->groups, LIST_THREADS, 0, a);
+    tsi_cuda_row_steps steps;
+    return row_steps_of(block, &steps) ? 0 : tsi_cuda_rows_room(block, 1);
+}
+
+/* Rows of x and y, and behind their copies the room of the lists. Tiles of 64 rows are the most. */
+static ts_status room_make(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_args *a)
+{
+    void *memory = NULL, *x = NULL;
+    int64_t even = (a->rows + CHUNKS_MOST - 1) / CHUNKS_MOST;
+    a->chunk_rows =
+        tsi_max_i64(CHUNK_LEAST, (even + TSI_CUDA_GROUPED_LISTERS - 1) / TSI_CUDA_GROUPED_LISTERS *
+                                     TSI_CUDA_GROUPED_LISTERS);
+    a->chunks = tsi_max_i64(1, (a->rows + a->chunk_rows - 1) / a->chunk_rows);
+    size_t tiles = (size_t)(a->rows / TSI_CUDA_GROUPED_TILE + a->groups);
+    size_t numbers = (size_t)(2 * a->groups * (1 + a->chunks) + a->rows);
+    size_t copies = rows_room(&p->x->block) + rows_room(&p->y->block);
+    TSI_TRY(tsi_cuda_scratch(
+        io->queue, copies + tiles * sizeof *a->tile + numbers * sizeof(int32_t), &memory));
+    char *room = memory;
+    TSI_TRY(rows_make(io->queue, p->x->block, &a->x_row, &x, &room));
+    TSI_TRY(rows_make(io->queue, p->y->block, &a->y_row, &a->y, &room));
+    a->x = x;
+    a->tile = (tsi_cuda_grouped_tile *)(void *)room;
+    a->count = (int32_t *)(void *)(a->tile + tiles);
+    a->begin = a->count + a->groups;
+    a->counted = a->begin + a->groups;
+    a->next = a->counted + a->groups * a->chunks;
+    a->order = a->next + a->groups * a->chunks;
+    return TS_OK;
+}
+
+static ts_status lists_make(const tsi_kernel_io *io, const products *p, int32_t tile_rows,
+                            tsi_cuda_grouped_args *a)
+{
+    a->tile_rows = tile_rows;
+    a->tiles = a->rows / tile_rows + a->groups;
+    if (p->ends)
+        TSI_TRY(
+            tsi_cuda_ask(io, TSI_CUDA_BAD_END, p->x->global->shape.extent[0], false, &a->asker));
+    else /* peers may have other rows: they are told */
+        TSI_TRY(
+            tsi_cuda_ask(io, TSI_CUDA_BAD_GROUP, p->w->global->shape.extent[0], true, &a->asker));
+    TSI_TRY(tsi_cuda_launch(io->queue, TSI_CUDA_grouped_count, a->chunks, TSI_CUDA_GROUPED_LISTERS,
+                            0, a));
+    return tsi_cuda_launch(io->queue, TSI_CUDA_grouped_list, a->chunks, TSI_CUDA_GROUPED_LISTERS, 0,
+                           a);
+}
+
+/* ---- the products ---------------------------------------------------------------------------- */
+
+/* By tiles of `tile` columns: those of y of each tile of rows, or all of each matrix. */
+static int64_t blocks_of(const products *p, const tsi_cuda_grouped_args *a, int64_t tile)
+{
+    int64_t outer = (a->outer + tile - 1) / tile, inner = (a->inner + tile - 1) / tile;
+    return p->sums ? a->groups * outer * inner : a->tiles * outer;
+}
+
+static ts_status run_mma(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_args *a)
+{
+    static const tsi_cuda_kernel kernels[][3] = {
+        { TSI_CUDA_grouped_mma_bf16, TSI_CUDA_grouped_mma_turned_bf16,
+          TSI_CUDA_grouped_mma_sums_bf16 },
+        { TSI_CUDA_grouped_mma_f16, TSI_CUDA_grouped_mma_turned_f16,
+          TSI_CUDA_grouped_mma_sums_f16 },
+    };
+    enum {
+        TILE = TSI_CUDA_GROUPED_MMA_TILE,
+        SHARED = TSI_CUDA_GROUPED_MMA_STAGES * 2 * TILE * TSI_CUDA_GROUPED_MMA_DEEP * 2
+    };
+    int form = p->sums ? 2 : a->w_inner != 1;
+    TSI_TRY(lists_make(io, p, TILE, a));
+    return tsi_cuda_launch(io->queue, kernels[a->dtype == TS_DTYPE_F16][form],
+                           blocks_of(p, a, TILE), TSI_CUDA_GROUPED_MMA_THREADS, SHARED, a);
+}
+
+static ts_status run_plain(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_args *a)
+{
+    static const tsi_cuda_kernel kernels[][2] = {
+        { TSI_CUDA_grouped_f32, TSI_CUDA_grouped_f64 },
+        { TSI_CUDA_grouped_backward_f32, TSI_CUDA_grouped_backward_f64 },
+    };
+    TSI_TRY(lists_make(io, p, TSI_CUDA_GROUPED_TILE, a));
+    return tsi_cuda_launch(io->queue, kernels[p->sums][a->dtype == TS_DTYPE_F64],
+                           blocks_of(p, a, TSI_CUDA_GROUPED_TILE), TSI_CUDA_GROUPED_THREADS, 0, a);
+}
+
+static ts_status run(const tsi_kernel_io *io, const products *p)
+{
+    tsi_cuda_grouped_args a = { .rows = 0 };
+    const tsi_block *result = &io->out[0].block;
+    if (!settle(io, p, &a) || (!p->sums && rows_room(result) > 0))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    if (tsi_block_count(result) == 0) return TS_OK;
+    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
+    if (!p->sums && (p->ends || a.place.count > 0 || a.groups == 0)) { /* rows of nobody here */
+        unsigned char zero[16] = { 0 };
+        TSI_TRY(io->device->fill(io->device, result, zero, io->queue));
+        if (a.groups == 0) return TS_OK;
+    }
+    TSI_TRY(room_make(io, p, &a));
+    return fits_mma(p, &a) ? run_mma(io, p, &a) : run_plain(io, p, &a);
 }
 
 ts_status tsi_cuda_grouped_linear(const tsi_kernel_io *io)
 {
-    const tsi_block *y = &io->out[0].block;
-    tsi_cuda_grouped_args a = { .rows = 0 };
-    if (!settle(io, &io->in[0].block, y, &io->in[1], &a) || tsi_cuda_rows_room(y, 1) > 0)
-        return (ts_status)TSI_KERNEL_DECLINED;
-    if (tsi_block_count(y) == 0) return TS_OK;
-    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    if (a.place.count > 0 || a.groups == 0) { /* rows of other ranks' groups are zeros */
-        unsigned char zero[16] = { 0 };
-        TSI_TRY(io->device->fill(io->device, y, zero, io->queue));
-        if (a.groups == 0) return TS_OK;
-    }
-    TSI_TRY(rows_make(io, io->in[0].block, *y, &a)); /* a result is rows: it is not copied */
-    TSI_TRY(lists_make(io, &io->in[1], &a));
-    int64_t tiles = (a.rows + TILE - 1) / TILE + a.groups, across = (a.outer + TILE - 1) / TILE;
-    return tsi_cuda_launch(io->queue,
-                           a.dtype == TS_DTYPE_F64 ? TSI_CUDA_grouped_f64 : TSI_CUDA_grouped_f32,
-                           tiles * across, THREADS, 0, &a);
+    return run(io, &(products){ &io->in[0], &io->out[0], &io->in[1], 1, 2, false, false });
 }
 
 ts_status tsi_cuda_grouped_linear_backward(const tsi_kernel_io *io)
 {
-    const tsi_block *dy = &io->in[0].block, *x = &io->in[1].block;
-    tsi_cuda_grouped_args a = { .rows = 0 };
-    if (!settle(io, x, dy, &io->out[0], &a)) return (ts_status)TSI_KERNEL_DECLINED;
-    if (tsi_block_count(&io->out[0].block) == 0) return TS_OK;
-    TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    TSI_TRY(rows_make(io, *x, *dy, &a));
-    TSI_TRY(lists_make(io, &io->out[0], &a));
-    int64_t down = (a.outer + TILE - 1) / TILE, across = (a.inner + TILE - 1) / TILE;
-    return tsi_cuda_launch(io->queue,
-                           a.dtype == TS_DTYPE_F64 ? TSI_CUDA_grouped_backward_f64
-                                                   : TSI_CUDA_grouped_backward_f32,
-                           a.groups * down * across, THREADS, 0, &a);
+    return run(io, &(products){ &io->in[1], &io->in[0], &io->out[0], 1, 2, false, true });
+}
+
+ts_status tsi_cuda_grouped_mm(const tsi_kernel_io *io)
+{
+    return run(io, &(products){ &io->in[0], &io->out[0], &io->in[1], 2, 1, true, false });
+}
+
+/* Columns of the matrices are those of dy, which are the inner ones here: they are contiguous. */
+ts_status tsi_cuda_grouped_mm_backward(const tsi_kernel_io *io)
+{
+    return run(io, &(products){ &io->in[1], &io->in[0], &io->out[0], 1, 2, true, true });
 }

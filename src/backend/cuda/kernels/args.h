@@ -83,11 +83,13 @@ enum {
     TSI_CUDA_BAD_LABEL,
     TSI_CUDA_BAD_GROUP,
     TSI_CUDA_BAD_PLACE,
-    TSI_CUDA_BAD_NUMBER
+    TSI_CUDA_BAD_NUMBER,
+    TSI_CUDA_BAD_END
 };
 typedef struct tsi_cuda_complaint {
     uint64_t order; /* 0: none; else the greater, the earlier: calls, then places (complain.cuh) */
-    int64_t value, bound;
+    int64_t value, least, bound; /* values from `least` up to the bound are right */
+    int64_t place;
     uint64_t serial; /* of the call */
     int32_t kind, cut;
     int32_t lock, reserved; /* 1: a thread writes it */
@@ -95,7 +97,7 @@ typedef struct tsi_cuda_complaint {
 typedef struct tsi_cuda_asker {
     tsi_cuda_complaint *to;
     uint64_t serial;
-    int64_t bound;     /* values from 0 up to it are right */
+    int64_t bound;     /* values up to it are right */
     int32_t kind, cut; /* cut: other ranks have other values */
 } tsi_cuda_asker;
 
@@ -433,19 +435,6 @@ typedef struct tsi_cuda_triangle_args {
     int64_t diagonal;
     int32_t lower, size;
 } tsi_cuda_triangle_args;
-
-/* grouped.cu: y[m] = w[group[m]] x[m], rows in the order of their groups. */
-typedef struct tsi_cuda_grouped_args {
-    const void *x, *w, *group;
-    void *y;
-    int64_t rows, inner, outer, groups; /* x [rows, inner], w [groups, outer, inner], y */
-    int64_t x_row, y_row, group_stride; /* x and y have contiguous columns */
-    int64_t w_group, w_outer, w_inner;
-    int32_t *count, *begin, *order; /* rows of each group; where they begin; rows by groups */
-    tsi_cuda_places place;          /* of the groups */
-    tsi_cuda_asker asker;
-    int32_t dtype, group_dtype;
-} tsi_cuda_grouped_args;
 
 /* attend.cu: blocks of four dims, [batch, head, position, column] each. */
 enum { TSI_CUDA_HEADS = 256 };

@@ -16,7 +16,8 @@ __device__ inline unsigned long long order_of(const tsi_cuda_asker &asker, int64
 }
 
 /* Most threads see that an earlier one was here and go; the others write one after another. */
-__device__ inline void complain(const tsi_cuda_asker &asker, int64_t place, int64_t value)
+__device__ inline void complain(const tsi_cuda_asker &asker, int64_t place, int64_t value,
+                                int64_t least = 0)
 {
     tsi_cuda_complaint *to = asker.to;
     if (!to) return;
@@ -27,6 +28,8 @@ __device__ inline void complain(const tsi_cuda_asker &asker, int64_t place, int6
     if (atomicMax(first, 0ull) == order) {
         to->kind = asker.kind;
         to->value = value;
+        to->least = least;
+        to->place = place;
         to->bound = asker.bound;
         to->serial = asker.serial;
         to->cut = asker.cut;
