@@ -64,6 +64,9 @@ list(APPEND sources ${PROJECT_SOURCE_DIR}/src/base/lent/words.c ${PROJECT_SOURCE
 add_library(tessera_cuda MODULE ${sources} ${images})
 set_target_properties(tessera_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/tessera
   LINK_DEPENDS ${TS_CUDA_DIR}/module.map)
+if("90a" IN_LIST TS_CUDA_TARGETS)
+  target_compile_definitions(tessera_cuda PRIVATE TS_CUDA_HOPPER)
+endif()
 target_include_directories(tessera_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(tessera_cuda SYSTEM PRIVATE ${TS_CUDA_INCLUDE})
 target_link_libraries(tessera_cuda PRIVATE tessera_flags Threads::Threads ${CMAKE_DL_LIBS})

@@ -93,6 +93,7 @@ struct tsi_cuda {
     int32_t units;  /* multiprocessors */
     int32_t shared; /* bytes of shared memory that a block may ask for */
     bool early;     /* kernels may begin before the one ahead has ended (kernels/kernel.cuh) */
+    bool wide;      /* four warps multiply from shared memory (kernels/wgmma.cuh) */
     bool beside;    /* small work of graphs may run side by side (beside.c) */
     pthread_mutex_t lock;
     bool open;

@@ -70,7 +70,7 @@ static const char *fault(const tsi_device *device)
     X(copy) X(cast) X(fold) X(random) X(pointwise) X(pointwise_f32) X(pointwise_bf16) X(norm) \
     X(rows) X(update) X(attend) X(attend_mma) X(attend_mma_back) X(reduce) X(rope) X(entropy) \
     X(embedding) X(sort) X(index) X(grouped) X(add_norm) X(swiglu) X(loss) X(scan) \
-    X(nll) X(group_norm) X(put) X(histogram) X(trial) X(attend_tile) X(grouped_mma)
+    X(nll) X(group_norm) X(put) X(histogram) X(trial) X(attend_tile) X(grouped_mma) X(grouped_wide)
 /* clang-format on */
 #define TSI_CUDA_IMAGE(image) extern const unsigned char tsi_cuda_image_##image[];
 TSI_CUDA_IMAGES(TSI_CUDA_IMAGE)
@@ -322,6 +322,18 @@ static bool is_early(const tsi_cuda *cuda)
            attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= HOPPER;
 }
 
+/* Code for 9.0 with its own instructions is in the module, and this is such a GPU. */
+static bool is_wide(const tsi_cuda *cuda)
+{
+#ifdef TS_CUDA_HOPPER
+    return attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) == 9 &&
+           attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) == 0;
+#else
+    (void)cuda;
+    return false;
+#endif
+}
+
 /* Beside the variables of a kernel that asks, which take OF_VARIABLES at most. */
 static int32_t shared_of(const tsi_cuda *cuda)
 {
@@ -374,6 +386,7 @@ ts_status tsi_cuda_devices(const tsi_device *const **out, int32_t *count)
         cuda->units = (int32_t)attribute(cuda, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
         cuda->shared = shared_of(cuda);
         cuda->early = is_early(cuda);
+        cuda->wide = is_wide(cuda);
         cuda->beside = !is_off("TESSERA_CUDA_BESIDE");
         found.device[found.count++] = &cuda->device;
     }

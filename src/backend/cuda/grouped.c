@@ -80,21 +80,6 @@ static bool settle(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_
     return a->rows < INT32_MAX;
 }
 
-static bool on_units(const void *data, int64_t strides)
-{
-    return (uintptr_t)data % 16 == 0 && strides % 8 == 0; /* of two bytes each */
-}
-
-/* Do the tensor cores multiply it? Its rows are known. */
-static bool fits_mma(const products *p, const tsi_cuda_grouped_args *a)
-{
-    bool plain = a->w_inner == 1, turned = !p->sums && a->w_outer == 1;
-    return (a->dtype == TS_DTYPE_BF16 || a->dtype == TS_DTYPE_F16) && (plain || turned) &&
-           on_units(a->x, a->x_row.outer | a->x_row.inner) &&
-           on_units(a->y, a->y_row.outer | a->y_row.inner) &&
-           on_units(a->w, a->w_group | (plain ? a->w_outer : a->w_inner));
-}
-
 /* ---- the lists ------------------------------------------------------------------------------- */
 
 /* `block` as rows of two steps, in `room` where it takes a copy. */
@@ -161,40 +146,82 @@ static ts_status lists_make(const tsi_kernel_io *io, const products *p, int32_t 
 
 /* ---- the products ---------------------------------------------------------------------------- */
 
-/* By tiles of `tile` columns: those of y of each tile of rows, or all of each matrix. */
-static int64_t blocks_of(const products *p, const tsi_cuda_grouped_args *a, int64_t tile)
+/* Matrices [outer, inner] that are contiguous along inner, or outer; sums over rows. */
+enum { PLAIN, TURNED, SUMS, FORMS };
+
+/* A way to multiply: tiles of `rows` listed rows by `columns`, and kernels of two dtypes. */
+typedef struct method {
+    int32_t threads, rows, columns, shared;
+    tsi_cuda_kernel kernel[2][FORMS];
+} method;
+
+static const method plain_method = {
+    TSI_CUDA_GROUPED_THREADS,
+    TSI_CUDA_GROUPED_TILE,
+    TSI_CUDA_GROUPED_TILE,
+    0,
+    { { TSI_CUDA_grouped_f32, TSI_CUDA_grouped_f32, TSI_CUDA_grouped_backward_f32 },
+      { TSI_CUDA_grouped_f64, TSI_CUDA_grouped_f64, TSI_CUDA_grouped_backward_f64 } },
+};
+
+static const method mma_method = {
+    TSI_CUDA_GROUPED_MMA_THREADS,
+    TSI_CUDA_GROUPED_MMA_TILE,
+    TSI_CUDA_GROUPED_MMA_TILE,
+    TSI_CUDA_GROUPED_MMA_SHARED,
+    { { TSI_CUDA_grouped_mma_bf16, TSI_CUDA_grouped_mma_turned_bf16,
+        TSI_CUDA_grouped_mma_sums_bf16 },
+      { TSI_CUDA_grouped_mma_f16, TSI_CUDA_grouped_mma_turned_f16,
+        TSI_CUDA_grouped_mma_sums_f16 } },
+};
+
+static const method wide_method = {
+    TSI_CUDA_GROUPED_WIDE_THREADS,
+    TSI_CUDA_GROUPED_WIDE_ROWS,
+    TSI_CUDA_GROUPED_WIDE_COLUMNS,
+    TSI_CUDA_GROUPED_WIDE_SHARED,
+    { { TSI_CUDA_grouped_wide_bf16, TSI_CUDA_grouped_wide_turned_bf16,
+        TSI_CUDA_grouped_wide_sums_bf16 },
+      { TSI_CUDA_grouped_wide_f16, TSI_CUDA_grouped_wide_turned_f16,
+        TSI_CUDA_grouped_wide_sums_f16 } },
+};
+
+static bool on_units(const void *data, int64_t strides)
 {
-    int64_t outer = (a->outer + tile - 1) / tile, inner = (a->inner + tile - 1) / tile;
-    return p->sums ? a->groups * outer * inner : a->tiles * outer;
+    return (uintptr_t)data % 16 == 0 && strides % 8 == 0; /* of two bytes each */
 }
 
-static ts_status run_mma(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_args *a)
+/* Rows of x and y are known. A narrow result would leave half of a wide tile empty. */
+static const method *method_of(const tsi_cuda *cuda, const products *p,
+                               const tsi_cuda_grouped_args *a)
 {
-    static const tsi_cuda_kernel kernels[][3] = {
-        { TSI_CUDA_grouped_mma_bf16, TSI_CUDA_grouped_mma_turned_bf16,
-          TSI_CUDA_grouped_mma_sums_bf16 },
-        { TSI_CUDA_grouped_mma_f16, TSI_CUDA_grouped_mma_turned_f16,
-          TSI_CUDA_grouped_mma_sums_f16 },
-    };
-    enum {
-        TILE = TSI_CUDA_GROUPED_MMA_TILE,
-        SHARED = TSI_CUDA_GROUPED_MMA_STAGES * 2 * TILE * TSI_CUDA_GROUPED_MMA_DEEP * 2
-    };
-    int form = p->sums ? 2 : a->w_inner != 1;
-    TSI_TRY(lists_make(io, p, TILE, a));
-    return tsi_cuda_launch(io->queue, kernels[a->dtype == TS_DTYPE_F16][form],
-                           blocks_of(p, a, TILE), TSI_CUDA_GROUPED_MMA_THREADS, SHARED, a);
+    bool plain = a->w_inner == 1, turned = !p->sums && a->w_outer == 1;
+    bool short_numbers = a->dtype == TS_DTYPE_BF16 || a->dtype == TS_DTYPE_F16;
+    if (!short_numbers || (!plain && !turned) || mma_method.shared > cuda->shared ||
+        !on_units(a->x, a->x_row.outer | a->x_row.inner) ||
+        !on_units(a->y, a->y_row.outer | a->y_row.inner) ||
+        !on_units(a->w, a->w_group | (plain ? a->w_outer : a->w_inner)))
+        return &plain_method;
+    int64_t columns = p->sums ? a->inner : a->outer;
+    return cuda->wide && columns > mma_method.columns ? &wide_method : &mma_method;
 }
 
-static ts_status run_plain(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_args *a)
+/* Tiles of y for each tile of rows, or of each matrix. */
+static int64_t tiles_of(const products *p, const tsi_cuda_grouped_args *a, const method *by)
 {
-    static const tsi_cuda_kernel kernels[][2] = {
-        { TSI_CUDA_grouped_f32, TSI_CUDA_grouped_f64 },
-        { TSI_CUDA_grouped_backward_f32, TSI_CUDA_grouped_backward_f64 },
-    };
-    TSI_TRY(lists_make(io, p, TSI_CUDA_GROUPED_TILE, a));
-    return tsi_cuda_launch(io->queue, kernels[p->sums][a->dtype == TS_DTYPE_F64],
-                           blocks_of(p, a, TSI_CUDA_GROUPED_TILE), TSI_CUDA_GROUPED_THREADS, 0, a);
+    int64_t columns = p->sums ? a->inner : a->outer;
+    int64_t across = (columns + by->columns - 1) / by->columns;
+    return across * (p->sums ? a->groups * ((a->outer + by->rows - 1) / by->rows) : a->tiles);
+}
+
+static ts_status multiply(const tsi_kernel_io *io, const products *p, tsi_cuda_grouped_args *a)
+{
+    const method *by = method_of(io->queue->cuda, p, a);
+    int form = p->sums ? SUMS : a->w_inner == 1 ? PLAIN : TURNED;
+    bool second = a->dtype == TS_DTYPE_F64 || (by != &plain_method && a->dtype == TS_DTYPE_F16);
+    TSI_TRY(lists_make(io, p, by->rows, a));
+    return tsi_cuda_launch(io->queue, by->kernel[second][form], tiles_of(p, a, by), by->threads,
+                           by->shared, a);
 }
 
 static ts_status run(const tsi_kernel_io *io, const products *p)
@@ -205,13 +232,14 @@ static ts_status run(const tsi_kernel_io *io, const products *p)
         return (ts_status)TSI_KERNEL_DECLINED;
     if (tsi_block_count(result) == 0) return TS_OK;
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
-    if (!p->sums && (p->ends || a.place.count > 0 || a.groups == 0)) { /* rows of nobody here */
+    bool empty = a.groups == 0 || a.inner == 0;
+    if (!p->sums && (p->ends || a.place.count > 0 || empty)) { /* rows of nobody here */
         unsigned char zero[16] = { 0 };
         TSI_TRY(io->device->fill(io->device, result, zero, io->queue));
-        if (a.groups == 0) return TS_OK;
+        if (empty) return TS_OK;
     }
     TSI_TRY(room_make(io, p, &a));
-    return fits_mma(p, &a) ? run_mma(io, p, &a) : run_plain(io, p, &a);
+    return multiply(io, p, &a);
 }
 
 ts_status tsi_cuda_grouped_linear(const tsi_kernel_io *io)

@@ -6,15 +6,29 @@
 
 #include "backend/cuda/kernels/args.h"
 
+/* Threads of a block, its tile of rows and columns, so many of the inner dim at a time, in so many
+ * stages of shared memory: by plain arithmetic, on the tensor cores, on those of GPUs of 9.0. */
 enum {
     TSI_CUDA_GROUPED_LISTERS = 256, /* threads that list a chunk of rows */
     TSI_CUDA_GROUPED_THREADS = 256,
-    TSI_CUDA_GROUPED_TILE = 64, /* rows, and columns, of a block */
-    /* The same on the tensor cores; so many of the inner dim at a time, of so many times. */
+    TSI_CUDA_GROUPED_TILE = 64,
     TSI_CUDA_GROUPED_MMA_THREADS = 128,
     TSI_CUDA_GROUPED_MMA_TILE = 128,
     TSI_CUDA_GROUPED_MMA_DEEP = 64,
-    TSI_CUDA_GROUPED_MMA_STAGES = 3
+    TSI_CUDA_GROUPED_MMA_STAGES = 3,
+    TSI_CUDA_GROUPED_WIDE_THREADS = 256,
+    TSI_CUDA_GROUPED_WIDE_ROWS = 128,
+    TSI_CUDA_GROUPED_WIDE_COLUMNS = 256,
+    TSI_CUDA_GROUPED_WIDE_DEEP = 64,
+    TSI_CUDA_GROUPED_WIDE_STAGES = 4
+};
+
+/* Bytes of these stages, of elements of two. */
+enum {
+    TSI_CUDA_GROUPED_MMA_SHARED =
+        2 * 2 * TSI_CUDA_GROUPED_MMA_STAGES * TSI_CUDA_GROUPED_MMA_DEEP * TSI_CUDA_GROUPED_MMA_TILE,
+    TSI_CUDA_GROUPED_WIDE_SHARED = 2 * TSI_CUDA_GROUPED_WIDE_STAGES * TSI_CUDA_GROUPED_WIDE_DEEP *
+                                   (TSI_CUDA_GROUPED_WIDE_ROWS + TSI_CUDA_GROUPED_WIDE_COLUMNS)
 };
 
 /* Row r lies at r / each * outer + r % each * inner: rows of one stride, or such rows each of which

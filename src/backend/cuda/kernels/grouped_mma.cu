@@ -12,12 +12,10 @@
  *
  *   stage:  left part (rows of y)  |  right part (columns of y)
  *
- * Results leave through shared memory, so that rows are written 16 bytes at a time.
- *
- * INV: rows lie on 16 bytes; a row may end anywhere. */
+ * Results leave through shared memory, so that rows are written 16 bytes at a time. GPUs of 9.0
+ * have wider tiles (grouped_wide.cu). */
 #include "backend/cuda/kernels/grouped.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
-#include "backend/cuda/kernels/mma.cuh"
 
 enum {
     TILE = TSI_CUDA_GROUPED_MMA_TILE,
@@ -29,28 +27,6 @@ enum {
     PART = TILE * DEEP * 2, /* bytes */
     AHEAD = STAGES - 1      /* stages that are fetched before they are wanted */
 };
-
-/* ---- stages ---------------------------------------------------------------------------------- */
-
-/* ROWS rows of COLUMNS elements from `column` on; rows end at `columns`. at(row): where it begins,
- * -1: there is none. */
-template <int ROWS, int COLUMNS, typename At>
-__device__ inline void fetch_part(uint32_t to, const uint16_t *from, int64_t column,
-                                  int64_t columns, At at)
-{
-    constexpr int CHUNKS = COLUMNS / 8;
-    int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS;
-    int64_t left = (columns - column - chunk * 8) * 2;
-    int bytes = left < 0 ? 0 : left < 16 ? (int)left : 16;
-#pragma unroll
-    for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
-        int row = first + i * (THREADS / CHUNKS);
-        int64_t begin = at(row);
-        bool there = begin >= 0 && bytes > 0;
-        fetch(chunk_at<COLUMNS>(to, row, chunk), from + (there ? begin + column + chunk * 8 : 0),
-              there ? bytes : 0);
-    }
-}
 
 /* What a warp multiplies at a time: 64 by 16 and 16 by 64. */
 struct factors {
@@ -94,13 +70,14 @@ template <typename H> __device__ inline void multiply(sums &sum, const factors &
         }
 }
 
-/* All `steps` stages; fetch(to, step) asks for one, and may ask for none. */
+/* All `steps` stages; fetch_stage(to, step) asks for one. */
 template <typename H, bool LEFT_TURNED, bool RIGHT_TURNED, typename Fetch>
 __device__ inline void multiply_stages(sums &sum, uint32_t memory, int steps, Fetch fetch_stage)
 {
     factors f[2];
     for (int step = 0; step < AHEAD; step++) {
         if (step < steps) fetch_stage(memory + step * 2 * PART, step);
+        if (step < steps && step + 1 < AHEAD) __syncthreads();
         fetch_end();
     }
     for (int step = 0; step < steps; step++) {
@@ -122,43 +99,18 @@ __device__ inline void multiply_stages(sums &sum, uint32_t memory, int steps, Fe
     __syncthreads();
 }
 
-/* ---- results --------------------------------------------------------------------------------- */
-
-template <typename H> __device__ inline void leave_in_shared(const sums &sum, char *shared)
+/* Rows of the tile to where at(row) says (NULL: nowhere); `left` columns of them are there. */
+template <typename H, typename At>
+__device__ inline void store(const sums &sum, int64_t left, At at)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int row = warp / 2 * WARP + lane / 4, column = warp % 2 * WARP + lane % 4 * 2;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = warp % 2 * WARP;
 #pragma unroll
     for (int i = 0; i < SIXTEENS; i++)
 #pragma unroll
-        for (int j = 0; j < 2 * SIXTEENS; j++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                int r = row + i * 16 + half * 8, c = column + j * 8;
-                uint32_t at = chunk_at<TILE>(0, r, c / 8) + c % 8 * 2;
-                *(uint32_t *)(shared + at) = H::pair(sum[i][j][2 * half], sum[i][j][2 * half + 1]);
-            }
-    __syncthreads();
-}
-
-/* Rows of the tile to where at(row) says (-1: nowhere), from `column` up to `columns`. */
-template <typename At>
-__device__ inline void store_rows(const char *shared, uint16_t *to, int64_t column, int64_t columns,
-                                  At at)
-{
-    constexpr int CHUNKS = TILE / 8;
-    int chunk = threadIdx.x % CHUNKS;
-    int64_t first = column + chunk * 8, left = columns - first;
-    for (int row = threadIdx.x / CHUNKS; row < TILE; row += THREADS / CHUNKS) {
-        int64_t begin = at(row);
-        const uint16_t *from = (const uint16_t *)(shared + chunk_at<TILE>(0, row, chunk));
-        if (begin < 0) continue;
-        if (left >= 8)
-            *(uint4 *)(to + begin + first) = *(const uint4 *)from;
-        else
-            for (int e = 0; e < left; e++)
-                to[begin + first + e] = from[e];
-    }
+        for (int half = 0; half < 2; half++) {
+            uint16_t *row = at(warp / 2 * WARP + i * 16 + half * 8 + lane / 4);
+            store_row<H>(sum[i], half, row ? row + column : NULL, left - column);
+        }
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -167,68 +119,52 @@ extern __shared__ __align__(1024) char stages[];
 
 template <typename H, bool TURNED> __device__ void products(const tsi_cuda_grouped_args &a)
 {
-    __shared__ int64_t x_at[TILE], y_at[TILE];
+    __shared__ tile_rows<TILE> at;
     int64_t across = (a.outer + TILE - 1) / TILE, column = blockIdx.x % across * TILE;
     tsi_cuda_grouped_tile tile = a.tile[blockIdx.x / across];
     if (tile.group < 0) return;
-    static_assert(THREADS == TILE, "a thread finds the places of a row");
-    bool there = (int)threadIdx.x < tile.rows;
-    int32_t row = there ? a.order[tile.first + threadIdx.x] : 0;
-    x_at[threadIdx.x] = there ? row_at(a.x_row, row) : -1;
-    y_at[threadIdx.x] = there ? row_at(a.y_row, row) : -1;
-    __syncthreads();
-
+    at.find(a, tile);
     uint32_t memory = (uint32_t)__cvta_generic_to_shared(stages);
     const uint16_t *x = (const uint16_t *)a.x;
     const uint16_t *w = (const uint16_t *)a.w + tile.group * a.w_group;
     sums sum = {};
     auto fetch_stage = [&](uint32_t to, int step) {
         int64_t deep = (int64_t)step * DEEP;
-        fetch_part<TILE, DEEP>(to, x, deep, a.inner, [&](int r) { return x_at[r]; });
+        fetch_part<THREADS, TILE, DEEP>(to, x, deep, a.inner, [&](int r) { return at.x[r]; });
         if (TURNED)
-            fetch_part<DEEP, TILE>(to + PART, w, column, a.outer, [&](int r) {
+            fetch_part<THREADS, DEEP, TILE>(to + PART, w, column, a.outer, [&](int r) {
                 return deep + r < a.inner ? (deep + r) * a.w_inner : -1;
             });
         else
-            fetch_part<TILE, DEEP>(to + PART, w, deep, a.inner, [&](int r) {
+            fetch_part<THREADS, TILE, DEEP>(to + PART, w, deep, a.inner, [&](int r) {
                 return column + r < a.outer ? (column + r) * a.w_outer : -1;
             });
     };
     multiply_stages<H, false, TURNED>(sum, memory, (int)((a.inner + DEEP - 1) / DEEP), fetch_stage);
-    leave_in_shared<H>(sum, stages);
-    store_rows(stages, (uint16_t *)a.y, column, a.outer, [&](int r) { return y_at[r]; });
+    uint16_t *y = (uint16_t *)a.y + column;
+    store<H>(sum, a.outer - column, [&](int r) { return at.y[r] < 0 ? NULL : y + at.y[r]; });
 }
 
-/* Places of rows are found a stage before they are fetched, so that nobody waits for the list. */
 template <typename H> __device__ void sums_of_rows(const tsi_cuda_grouped_args &a)
 {
-    __shared__ int64_t x_at[2][DEEP], y_at[2][DEEP];
-    int64_t down = (a.outer + TILE - 1) / TILE, across = (a.inner + TILE - 1) / TILE;
-    int64_t group = blockIdx.x / (down * across), o = blockIdx.x / across % down * TILE;
-    int64_t c = blockIdx.x % across * TILE;
-    int count = a.count[group];
-    const int32_t *order = a.order + a.begin[group];
+    __shared__ row_places<DEEP> at;
+    sums_tile tile(a, TILE, TILE);
+    row_walk<DEEP> walk(a, at, tile.group);
     const uint16_t *x = (const uint16_t *)a.x, *y = (const uint16_t *)a.y;
     uint32_t memory = (uint32_t)__cvta_generic_to_shared(stages);
     sums sum = {};
-    auto find_rows = [&](int step) {
-        int at = step * DEEP + (int)threadIdx.x;
-        if (threadIdx.x >= DEEP) return;
-        x_at[step % 2][threadIdx.x] = at < count ? row_at(a.x_row, order[at]) : -1;
-        y_at[step % 2][threadIdx.x] = at < count ? row_at(a.y_row, order[at]) : -1;
-    };
-    find_rows(0);
-    __syncthreads();
     auto fetch_stage = [&](uint32_t to, int step) {
-        fetch_part<DEEP, TILE>(to, y, o, a.outer, [&](int r) { return y_at[step % 2][r]; });
-        fetch_part<DEEP, TILE>(to + PART, x, c, a.inner, [&](int r) { return x_at[step % 2][r]; });
-        find_rows(step + 1); /* read behind the next barrier */
-        if (step + 1 < AHEAD) __syncthreads();
+        fetch_part<THREADS, DEEP, TILE>(to, y, tile.outer, a.outer,
+                                        [&](int r) { return at.y[step % 2][r]; });
+        fetch_part<THREADS, DEEP, TILE>(to + PART, x, tile.inner, a.inner,
+                                        [&](int r) { return at.x[step % 2][r]; });
+        walk.find(step + 1);
     };
-    multiply_stages<H, true, true>(sum, memory, (count + DEEP - 1) / DEEP, fetch_stage);
-    leave_in_shared<H>(sum, stages);
-    store_rows(stages, (uint16_t *)a.w + group * a.w_group, c, a.inner,
-               [&](int r) { return o + r < a.outer ? (o + r) * a.w_outer : -1; });
+    multiply_stages<H, true, true>(sum, memory, walk.steps(), fetch_stage);
+    uint16_t *w = (uint16_t *)a.w + tile.group * a.w_group + tile.inner;
+    store<H>(sum, a.inner - tile.inner, [&](int r) {
+        return tile.outer + r < a.outer ? w + (tile.outer + r) * a.w_outer : NULL;
+    });
 }
 
 #define GROUPED(name, H)                                                                           \
