@@ -71,7 +71,8 @@ static void check_copy(test *t, const tsi_device *gpu, tsi_stream *stream, const
     TEST_SAY(t, at == target.bytes, "copy %s to %s, %s: byte %zu is %02x, expected %02x",
              ts_dtype_name(from), ts_dtype_name(to), s->name, at, (unsigned char)back[at],
              (unsigned char)target.host[at]);
-    if (at < target.bytes) TEST_OK(t, gpu->copy_in(gpu, target.device, target.host, ROOM, stream));
+    if (at < target.bytes)
+        TEST_OK(t, gpu->copy_in(gpu, target.device, target.host, target.bytes, stream));
     free(back);
 }
 
@@ -87,6 +88,34 @@ TS_TEST_LONG(copies, 300)
             for (int s = 0; s < SHAPES; s++)
                 check_copy(t, gpu, stream, &shapes[s], (ts_dtype)to, (ts_dtype)from, target,
                            source);
+    gpu_pair_drop(gpu, &target);
+    gpu_pair_drop(gpu, &source);
+    gpu->stream_destroy(gpu, stream);
+}
+
+/* Tiles: whole ones, parts of them on either side, rows that lie apart, several planes, and places
+ * that are off the units of the widest kernel. */
+TS_TEST(transposes)
+{
+    static const shape turned[] = {
+        { "one tile", 2, { 128, 128 }, { 128, 1 }, { 1, 128 }, 0, 0 },
+        { "less than one tile", 2, { 72, 64 }, { 64, 1 }, { 1, 72 }, 0, 0 },
+        { "parts of tiles, rows apart", 2, { 72, 200 }, { 208, 1 }, { 1, 80 }, 8, 16 },
+        { "bands of tiles", 2, { 1160, 136 }, { 136, 1 }, { 1, 1160 }, 0, 0 },
+        { "planes", 3, { 3, 136, 80 }, { 12000, 88, 1 }, { 11000, 1, 136 }, 0, 0 },
+        { "off the units", 2, { 128, 136 }, { 136, 1 }, { 1, 128 }, 2, 2 },
+        { "odd", 2, { 129, 201 }, { 201, 1 }, { 1, 129 }, 1, 0 },
+    };
+    static const ts_dtype dtypes[] = { TS_DTYPE_U8, TS_DTYPE_BF16, TS_DTYPE_F32, TS_DTYPE_F64,
+                                       TS_DTYPE_C128 };
+    tsi_stream *stream = NULL;
+    const tsi_device *gpu = gpu_open(t, &stream);
+    if (!gpu) return;
+    gpu_pair target = gpu_pair_make(t, gpu, stream, 16 * 160000);
+    gpu_pair source = gpu_pair_make(t, gpu, stream, 16 * 160000);
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++)
+        for (size_t s = 0; s < sizeof turned / sizeof turned[0]; s++)
+            check_copy(t, gpu, stream, &turned[s], dtypes[d], dtypes[d], target, source);
     gpu_pair_drop(gpu, &target);
     gpu_pair_drop(gpu, &source);
     gpu->stream_destroy(gpu, stream);
@@ -410,7 +439,8 @@ static void check_random(test *t, const tsi_device *gpu, tsi_stream *stream, con
         at++;
     TEST_SAY(t, at == target.bytes, "random kind %d of %s in %lld runs: byte %zu differs",
              (int)r->kind, ts_dtype_name(dtype), (long long)runs, at);
-    if (at < target.bytes) TEST_OK(t, gpu->copy_in(gpu, target.device, target.host, ROOM, stream));
+    if (at < target.bytes)
+        TEST_OK(t, gpu->copy_in(gpu, target.device, target.host, target.bytes, stream));
     free(back);
 }
 

@@ -59,11 +59,18 @@ template <typename U> __device__ void fill_units(const tsi_cuda_fill_args &a)
 __device__ inline void tile_at(const tsi_cuda_transpose_args &a, int64_t inner, int64_t *row,
                                int64_t *column)
 {
-    int64_t band = inner / (8 * a.column_tiles), rest = inner - band * 8 * a.column_tiles;
-    int64_t height = a.row_tiles - 8 * band;
+    uint32_t at = (uint32_t)inner, across = 8 * (uint32_t)a.column_tiles; /* 2^32 would be a TB */
+    uint32_t band = at / across, rest = at - band * across;
+    uint32_t height = (uint32_t)a.row_tiles - 8 * band;
     if (height > 8) height = 8;
     *column = rest / height;
-    *row = 8 * band + rest - *column * height;
+    *row = 8 * band + rest % height;
+}
+
+/* The plane of tile t; most copies have one. */
+__device__ inline int64_t plane_of(const tsi_cuda_transpose_args &a, int64_t t, int64_t tiles)
+{
+    return a.space.count == 1 ? 0 : t / tiles;
 }
 
 /* Tiles of SIDE x SIDE by 256 threads; a column more, so that a column is not one bank. */
@@ -75,7 +82,7 @@ template <typename U, int SIDE> __device__ void transpose_units(const tsi_cuda_t
     int64_t tiles = a.row_tiles * a.column_tiles, all = a.space.count * tiles;
     int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
     for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
-        int64_t outer = t / tiles, row, column, offset[2];
+        int64_t outer = plane_of(a, t, tiles), row, column, offset[2];
         tile_at(a, t - outer * tiles, &row, &column);
         row *= SIDE, column *= SIDE;
         place(a.space, outer, operands, offset);
@@ -107,7 +114,7 @@ TSI_KERNEL(transpose_pairs, tsi_cuda_transpose_args)
     int64_t tiles = a.row_tiles * a.column_tiles, all = a.space.count * tiles;
     int x = threadIdx.x % 32 * 2, y = threadIdx.x / 32;
     for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
-        int64_t outer = t / tiles, row, column, offset[2];
+        int64_t outer = plane_of(a, t, tiles), row, column, offset[2];
         tile_at(a, t - outer * tiles, &row, &column);
         row *= SIDE, column *= SIDE;
         place(a.space, outer, operands, offset);
@@ -137,19 +144,20 @@ TSI_KERNEL(transpose_pairs, tsi_cuda_transpose_args)
  * word holds. Words are made of one or two neighbours in a row of `to` before they go to shared
  * memory, where lanes write to 32 banks and read them in a row.
  *
- *   a warp reads    4 (8) units of each of 16 (4) columns of 2 (4) bytes
- *   words of a row  64, one bank on from row to row */
+ *   a warp reads    8 units, a line of memory, of each of 8 (4) columns of 2 (4) bytes
+ *   words of a row  64, one bank on from row to row; fours of them change places in every second
+ *                   32 rows, which the 64 of a warp would otherwise find in the same banks */
 template <typename E> __device__ void transpose_wide(const tsi_cuda_transpose_args &a)
 {
     constexpr int N = 16 / sizeof(E), PAIR = 4 / sizeof(E); /* elements of a unit, of a word */
-    constexpr int SIDE = 64 * PAIR, GROUPS = PAIR == 2 ? 4 : 8, COLUMNS = 32 / GROUPS;
+    constexpr int SIDE = 64 * PAIR, GROUPS = 8, COLUMNS = 32 / GROUPS;
     constexpr int DOWN = SIDE / (GROUPS * N), STEPS = DOWN * (64 / COLUMNS) / 8;
     __shared__ uint32_t tile[SIDE][65];
     const tsi_cuda_operand *const operands[2] = { &a.to, &a.from };
     int64_t tiles = a.row_tiles * a.column_tiles, all = a.space.count * tiles;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int64_t t = blockIdx.x; t < all; t += gridDim.x) {
-        int64_t outer = t / tiles, row, column, offset[2];
+        int64_t outer = plane_of(a, t, tiles), row, column, offset[2];
         tile_at(a, t - outer * tiles, &row, &column);
         row *= SIDE, column *= SIDE;
         place(a.space, outer, operands, offset);
@@ -177,7 +185,7 @@ template <typename E> __device__ void transpose_wide(const tsi_cuda_transpose_ar
             for (int e = 0; e < N; e++) {
                 uint32_t both = (uint32_t)in[s][0].element[e];
                 if (PAIR == 2) both |= (uint32_t)in[s][PAIR - 1].element[e] << 16;
-                tile[r + e][word] = both;
+                tile[r + e][word ^ (r / 8 & 4)] = both;
             }
         }
         __syncthreads();
@@ -185,12 +193,13 @@ template <typename E> __device__ void transpose_wide(const tsi_cuda_transpose_ar
 #pragma unroll
             for (int w = lane; w < 64; w += 32)
                 if (column + w * PAIR < a.columns)
-                    *(uint32_t *)&to[(row + r) * a.to_row + column + w * PAIR] = tile[r][w];
+                    *(uint32_t *)&to[(row + r) * a.to_row + column + w * PAIR] =
+                        tile[r][w ^ (r / 8 & 4)];
         __syncthreads();
     }
 }
 
-TSI_KERNEL(transpose_wide_2, tsi_cuda_transpose_args)
+TSI_KERNEL_BOUNDED(transpose_wide_2, tsi_cuda_transpose_args, TSI_CUDA_BLOCK, 3)
 {
     transpose_wide<uint16_t>(a);
 }
