@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rows.c - what works on rows (softmax, norms, losses, sums, places) on a GPU against the same
- * calls on the host, over lengths on both sides of every border between kernels; long rows of which
- * a block has several; rows with infinities, and rows of nothing else. */
+ * calls on the host, over lengths on both sides of every border between kernels; many rows of which
+ * a warp has several, long ones of which a block has; rows with infinities, and rows of nothing
+ * else. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -152,6 +153,24 @@ static ts_status compute_many(ts_rank *me, void *context)
     return ts_rank_status(me);
 }
 
+/* Warps that have rows of gradients have several, and threads that have columns many rows and a
+ * rest. */
+static ts_status compute_tall(ts_rank *me, void *context)
+{
+    enum { TALL = 5003 };
+    asked *a = context;
+    ts_mesh *m = ts_mesh_create(me, "x=*");
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_tensor *x = ts_randn(m, a->dtype, TS_SHAPE(TALL, a->length), "R");
+    norms(me, a, m, x, ts_randn(m, a->weights, TS_SHAPE(a->length), "R"), TALL);
+    keep(a, 10, ts_sum(x, (int64_t[]){ 0 }, 1, 0));
+    keep(a, 12, ts_amax(x, (int64_t[]){ 0 }, 1, 0));
+    keep(a, 13, ts_sum(x, NULL, 0, 0));
+    (void)ts_scope_close(scope);
+    ts_mesh_release(m);
+    return ts_rank_status(me);
+}
+
 /* One row goes by a block. */
 static ts_status compute_one(ts_rank *me, void *context)
 {
@@ -224,6 +243,16 @@ TS_TEST_LONG(places_of_extremes_of_one_row_are_those_of_the_host, 300)
         for (int k = 0; k < LENGTHS; k++)
             compare(t, compute_one,
                     (asked){ .dtype = dtypes[d], .weights = dtypes[d], .length = lengths[k] });
+}
+
+TS_TEST_LONG(many_rows_of_which_a_warp_has_several, 300)
+{
+    static const int64_t widths[] = { 136, 768, 2048 };
+    (void)setenv("TESSERA_CUDA_MEMORY", "host", 1);
+    for (size_t k = 0; k < sizeof widths / sizeof widths[0]; k++) {
+        compare(t, compute_tall, (asked){ TS_DTYPE_F32, TS_DTYPE_F32, .length = widths[k] });
+        compare(t, compute_tall, (asked){ TS_DTYPE_BF16, TS_DTYPE_F32, .length = widths[k] });
+    }
 }
 
 TS_TEST_LONG(long_rows_of_which_a_block_has_several, 300)

@@ -13,14 +13,14 @@
 #include "backend/cuda/reduce.h"
 #include "base/error.h"
 
-/* COLUMN_BLOCKS: as many as an H200 runs at once, one on each of its units: one more would take as
- * long as all of them. */
+/* ROW_BLOCKS, COLUMN_BLOCKS: as many as an H200 runs at once, four and one on each of its units:
+ * one more would take as long as all of them. */
 enum {
     GROUPS = 2048,
     LEAST_PIECE = 1024,
     SHORT_ROW = 128, /* units of 16 bytes */
-    COLUMN_BLOCKS = TSI_CUDA_TICKETS,
-    COLUMN_ROWS = TSI_CUDA_REDUCE_LARGE / 32
+    ROW_BLOCKS = TSI_CUDA_TICKETS,
+    COLUMN_BLOCKS = ROW_BLOCKS / 4
 };
 
 typedef enum compute { IN_F32, IN_F64, IN_I64 } compute;
@@ -137,18 +137,22 @@ static ts_status finish(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
                            a);
 }
 
+/* Tiles of 16 units of columns, whose pieces are more even, or of 32 where those would be more than
+ * run at once. */
 static ts_status run_columns(tsi_stream *stream, tsi_cuda_reduce_args *a)
 {
-    int64_t tiles = (a->outer.count / units_of(a) + 31) / 32;
-    bool narrow = a->from_dtype == TS_DTYPE_BF16;
+    static const tsi_cuda_kernel kernels[2][2] = {
+        { TSI_CUDA_reduce_columns_16_f32, TSI_CUDA_reduce_columns_32_f32 },
+        { TSI_CUDA_reduce_columns_16_bf16, TSI_CUDA_reduce_columns_32_bf16 },
+    };
+    int64_t units = a->outer.count / units_of(a), across = units > 16 * COLUMN_BLOCKS ? 32 : 16;
+    int64_t tiles = (units + across - 1) / across;
     int64_t pieces = tiles < COLUMN_BLOCKS ? COLUMN_BLOCKS / tiles : 1;
-    int64_t each = (a->inner.count + pieces - 1) / pieces;
-    a->piece = (each + COLUMN_ROWS - 1) / COLUMN_ROWS * COLUMN_ROWS;
+    a->piece = tsi_max_i64((a->inner.count + pieces - 1) / pieces, TSI_CUDA_REDUCE_LARGE / across);
     a->pieces = (a->inner.count + a->piece - 1) / a->piece;
     TSI_TRY(partial_make(stream, a, IN_F32));
     a->tickets = stream->tickets;
-    return tsi_cuda_launch(stream,
-                           narrow ? TSI_CUDA_reduce_columns_bf16 : TSI_CUDA_reduce_columns_f32,
+    return tsi_cuda_launch(stream, kernels[a->from_dtype == TS_DTYPE_BF16][across == 32],
                            tiles * a->pieces, TSI_CUDA_REDUCE_LARGE, 0, a);
 }
 
@@ -170,13 +174,15 @@ static ts_status run_groups(tsi_stream *stream, tsi_cuda_reduce_args *a, compute
     int32_t group = thread ? 1 : a->inner.count * (by_rows ? 1 : 4) <= 4 * LEAST_PIECE ? 32 : 256;
     if (by_rows && a->inner.count <= SHORT_ROW * units_of(a)) group = 16;
     int64_t wanted = thread ? 64 * GROUPS : group < 256 ? 4 * GROUPS : GROUPS / 2;
+    if (by_rows && group == 256) wanted = ROW_BLOCKS;
     cut(a, thread ? 64 : group < 256 ? 8 * LEAST_PIECE : 4 * LEAST_PIECE, wanted);
     TSI_TRY(partial_make(stream, a, in));
     tsi_cuda_kernel kernel = any[in][group == 1 ? 0 : group == 32 ? 1 : 2];
     if (by_rows)
         kernel = rows[a->from_dtype == TS_DTYPE_BF16][group == 16 ? 0 : group == 32 ? 1 : 2];
+    a->tickets = stream->tickets;
     TSI_TRY(tsi_cuda_launch_items(stream, kernel, a->outer.count * a->pieces * group, a));
-    return a->pieces > 1 ? finish(stream, a, in) : TS_OK;
+    return a->pieces > 1 && !by_rows ? finish(stream, a, in) : TS_OK;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

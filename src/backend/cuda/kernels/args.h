@@ -178,7 +178,7 @@ enum {
     TSI_CUDA_EXPONENTIALS, /* over the center */
     TSI_CUDA_NORM          /* powers of sizes, as parts of the center */
 };
-enum { TSI_CUDA_TICKETS = 132 };       /* of a stream */
+enum { TSI_CUDA_TICKETS = 528 };       /* of a stream */
 enum { TSI_CUDA_REDUCE_LARGE = 1024 }; /* threads of a block that folds columns, or parts at most */
 /* What is written of a result. */
 enum { TSI_CUDA_AS_IT_IS, TSI_CUDA_ITS_ROOT, TSI_CUDA_ITS_LOG, TSI_CUDA_ITS_NORM };
@@ -188,7 +188,7 @@ typedef struct tsi_cuda_reduce_args {
     tsi_cuda_operand to;
     int64_t pieces, piece; /* how many, how long */
     void *partial;         /* [pieces][results] where there are several */
-    uint32_t *tickets;     /* zeros, one for each 32 units of columns */
+    uint32_t *tickets;     /* zeros, one for each row or tile of columns in pieces */
     int64_t start;         /* of extremes of whole numbers */
     double power, divide;
     int32_t op, from_dtype, to_dtype, after;

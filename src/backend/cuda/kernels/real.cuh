@@ -204,4 +204,16 @@ template <typename R> __device__ inline R block_max(R x, R *shared)
     return warp_max(shared[threadIdx.x % 32 < warps ? threadIdx.x % 32 : 0]);
 }
 
+/* Is this the last of `count` blocks that ask, one thread each? Behind what the block left, if it
+ * met, and before what it reads of others; the ticket is zero again after the last. */
+__device__ inline bool is_last(uint32_t *ticket, int64_t count)
+{
+    uint32_t most = (uint32_t)count - 1, before;
+    asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(ticket), "r"(most)
+                 : "memory");
+    return before == most;
+}
+
 #endif

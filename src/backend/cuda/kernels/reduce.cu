@@ -3,10 +3,11 @@
  *
  *   reduce_any_*       any strides and dtypes: a thread, a warp or a block for each piece of a
  *                      result
- *   reduce_rows_*      contiguous rows of f32 and bf16 by 16 bytes: sums and extremes
- *   reduce_finish_*    partial results of the pieces of both, as a tree
- *   reduce_columns_*   columns likewise: 32 units by 32 rows a block; the last block of a tile
- *                      folds its pieces
+ *   reduce_finish_*    partial results of the pieces, as a tree
+ *   reduce_rows_*      contiguous rows of f32 and bf16 by 16 bytes: sums and extremes; the last
+ *                      block of a row folds its pieces
+ *   reduce_columns_*   columns likewise: 16 units by 64 rows a block, or 32 by 32; the last block
+ *                      of a tile folds its pieces
  *   extreme_*          the place of an extreme, a warp a result, any strides and dtypes
  *   extreme_rows_*     of contiguous rows of f32 and bf16 by 16 bytes
  *
@@ -371,7 +372,21 @@ template <> struct joined<as_bf16, TSI_CUDA_MIN> : joined_pairs<TSI_CUDA_MIN> {
     using joined_pairs::joined_pairs;
 };
 
-/* G threads a piece. A warp goes on until the last of its pieces is done: its lanes meet. */
+/* The block that leaves the last piece of a row folds all of them. */
+template <int OP>
+__device__ inline void finish_row(const tsi_cuda_reduce_args &a, int64_t result, float *shared)
+{
+    __shared__ bool last;
+    if (threadIdx.x == 0) last = is_last(&a.tickets[result], a.pieces);
+    __syncthreads();
+    if (!last) return;
+    float sum = pieces_of<float, 4>(a, OP, 0, result, threadIdx.x, TSI_CUDA_BLOCK);
+    sum = group_join<float, TSI_CUDA_BLOCK>(OP, 0, sum, shared);
+    if (threadIdx.x == 0) finish<float>(a, result, sum);
+}
+
+/* G threads a piece, a block where there are several. A warp goes on until the last of its pieces
+ * is done: its lanes meet. */
 template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_reduce_args &a)
 {
     constexpr int N = 16 / sizeof(typename T::E), U = G < 32 ? 6 : 4;
@@ -402,32 +417,26 @@ template <typename T, int OP, int G> __device__ void rows_of(const tsi_cuda_redu
                 part.take(in[u]);
         }
         float sum = group_join<float, G>(OP, 0, part.all(), shared);
-        if (lane != 0 || item >= total) continue;
-        leave<float>(a, piece, result, sum);
+        if (lane == 0 && item < total) leave<float>(a, piece, result, sum);
+        if constexpr (G == TSI_CUDA_BLOCK)
+            if (a.pieces > 1) finish_row<OP>(a, result, shared);
     }
 }
 
-/* What the threads of a block of columns share; N elements are a unit. */
-template <int N> struct column_room {
-    float sums[TSI_CUDA_REDUCE_LARGE / 32][32][N + 1], folds[TSI_CUDA_REDUCE_LARGE];
+/* What the threads of a block of columns share, W units across; N elements are a unit. */
+template <int W, int N> struct column_room {
+    float sums[TSI_CUDA_REDUCE_LARGE / W][W][N + 1], folds[TSI_CUDA_REDUCE_LARGE];
     bool last;
 };
 
-/* The block that leaves the last partial results of a tile folds all of them: those of a piece
- * are where every block sees them before it takes its ticket, and the count of tickets is zero
- * again after the last. */
-template <int OP, int N>
+/* The block that leaves the last partial results of a tile folds all of them. */
+template <int OP, int W, int N>
 __device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t column, int part,
-                            column_room<N> &room)
+                            column_room<W, N> &room)
 {
-    constexpr int W = 32 * N, PARTS = TSI_CUDA_REDUCE_LARGE / W, U = 12;
-    uint32_t most = (uint32_t)a.pieces - 1;
+    constexpr int COLUMNS = W * N, PARTS = TSI_CUDA_REDUCE_LARGE / COLUMNS, U = 12;
     __syncthreads();
-    if (threadIdx.x == 0) { /* for the whole block, which meets before and after it */
-        __threadfence();
-        room.last = atomicInc(&a.tickets[tile], most) == most;
-        __threadfence();
-    }
+    if (threadIdx.x == 0) room.last = is_last(&a.tickets[tile], a.pieces);
     __syncthreads();
     if (!room.last) return;
     float sum = pieces_of<float, U>(a, OP, 0, column, part, PARTS);
@@ -435,20 +444,22 @@ __device__ void finish_tile(const tsi_cuda_reduce_args &a, int64_t tile, int64_t
     __syncthreads();
     if (part > 0 || column >= a.outer.count) return;
     for (int q = 1; q < PARTS; q++)
-        sum = join<float>(OP, 0, sum, room.folds[q * W + threadIdx.x]);
+        sum = join<float>(OP, 0, sum, room.folds[q * COLUMNS + threadIdx.x]);
     finish<float>(a, column, sum);
 }
 
-/* U rows, `step` elements apart, one after the other to a thread's columns. */
+/* Up to U rows, `step` elements apart, one after the other to a thread's columns. */
 template <typename T, int OP, int U>
-__device__ inline void join_rows(const typename T::E *from, int64_t step,
+__device__ inline void join_rows(const typename T::E *from, int64_t step, int rows,
                                  float (&sum)[16 / sizeof(typename T::E)])
 {
     constexpr int N = 16 / sizeof(typename T::E);
+    uint32_t none = joined<T, OP>::nothing();
     unit_of<typename T::E> in[U];
 #pragma unroll
     for (int u = 0; u < U; u++)
-        in[u].unit = *(const uint4 *)(from + u * step);
+        in[u].unit =
+            u < rows ? *(const uint4 *)(from + u * step) : make_uint4(none, none, none, none);
 #pragma unroll
     for (int u = 0; u < U; u++)
 #pragma unroll
@@ -457,14 +468,15 @@ __device__ inline void join_rows(const typename T::E *from, int64_t step,
 }
 
 /* The space of results is one dim, a unit of columns each thread. */
-template <typename T, int OP>
+template <typename T, int OP, int W>
 __device__ void columns_of(const tsi_cuda_reduce_args &a,
-                           column_room<16 / sizeof(typename T::E)> &room)
+                           column_room<W, 16 / sizeof(typename T::E)> &room)
 {
-    constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_REDUCE_LARGE / 32, U = 8;
-    int64_t units = a.outer.count / N, tiles = (units + 31) / 32;
+    constexpr int N = 16 / sizeof(typename T::E), LANES = TSI_CUDA_REDUCE_LARGE / W, U = 8;
+    int64_t units = a.outer.count / N;
+    uint32_t tiles = (uint32_t)((units + W - 1) / W); /* as many blocks at least */
     int64_t tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
-    int64_t unit = tile * 32 + threadIdx.x % 32, lane = threadIdx.x / 32;
+    int64_t unit = tile * W + threadIdx.x % W, lane = threadIdx.x / W;
     int64_t end = end_of(a, piece);
     float sum[N];
 #pragma unroll
@@ -475,19 +487,14 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
         (const typename T::E *)a.from.data + r * a.within.stride[0] + unit * N;
     int left = unit < units && r < end ? (int)((end - r + LANES - 1) / LANES) : 0;
     for (; left >= U; left -= U, from += U * step)
-        join_rows<T, OP, U>(from, step, sum);
-    if (left >= U / 2) {
-        join_rows<T, OP, U / 2>(from, step, sum);
-        left -= U / 2, from += U / 2 * step;
-    }
-    for (; left > 0; left--, from += step)
-        join_rows<T, OP, 1>(from, step, sum);
+        join_rows<T, OP, U>(from, step, U, sum);
+    if (left > 0) join_rows<T, OP, U>(from, step, left, sum);
 #pragma unroll
     for (int e = 0; e < N; e++)
-        room.sums[lane][threadIdx.x % 32][e] = sum[e];
+        room.sums[lane][threadIdx.x % W][e] = sum[e];
     __syncthreads();
-    int c = threadIdx.x % (32 * N), part = threadIdx.x / (32 * N);
-    int64_t column = tile * 32 * N + c;
+    int c = threadIdx.x % (W * N), part = threadIdx.x / (W * N);
+    int64_t column = tile * W * N + c;
     if (part == 0 && column < a.outer.count) {
         float all = room.sums[0][c / N][c % N];
 #pragma unroll
@@ -495,7 +502,7 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
             all = join<float>(OP, 0, all, room.sums[l][c / N][c % N]);
         leave<float>(a, piece, column, all);
     }
-    if (a.pieces > 1) finish_tile<OP, N>(a, tile, column, part, room);
+    if (a.pieces > 1) finish_tile<OP, W, N>(a, tile, column, part, room);
 }
 
 /* A row by G threads; WIDTH blocks are at once on a multiprocessor. */
@@ -506,13 +513,13 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
         if (a.op == TSI_CUDA_MAX) rows_of<type, TSI_CUDA_MAX, G>(a);                               \
         if (a.op == TSI_CUDA_MIN) rows_of<type, TSI_CUDA_MIN, G>(a);                               \
     }
-#define COLUMNS(name, type)                                                                        \
-    TSI_KERNEL_BOUNDED(reduce_columns_##name, tsi_cuda_reduce_args, TSI_CUDA_REDUCE_LARGE)         \
+#define COLUMNS(name, type, W)                                                                     \
+    TSI_KERNEL_BOUNDED(reduce_columns_##W##_##name, tsi_cuda_reduce_args, TSI_CUDA_REDUCE_LARGE)   \
     {                                                                                              \
-        __shared__ column_room<16 / sizeof(type::E)> room;                                         \
-        if (a.op == TSI_CUDA_SUM) columns_of<type, TSI_CUDA_SUM>(a, room);                         \
-        if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX>(a, room);                         \
-        if (a.op == TSI_CUDA_MIN) columns_of<type, TSI_CUDA_MIN>(a, room);                         \
+        __shared__ column_room<W, 16 / sizeof(type::E)> room;                                      \
+        if (a.op == TSI_CUDA_SUM) columns_of<type, TSI_CUDA_SUM, W>(a, room);                      \
+        if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX, W>(a, room);                      \
+        if (a.op == TSI_CUDA_MIN) columns_of<type, TSI_CUDA_MIN, W>(a, room);                      \
     }
 ROWS(f32, as_f32, 16, 3)
 ROWS(f32, as_f32, 32, 4)
@@ -520,8 +527,10 @@ ROWS(f32, as_f32, 256, 4)
 ROWS(bf16, as_bf16, 16, 3)
 ROWS(bf16, as_bf16, 32, 4)
 ROWS(bf16, as_bf16, 256, 4)
-COLUMNS(f32, as_f32)
-COLUMNS(bf16, as_bf16)
+COLUMNS(f32, as_f32, 16)
+COLUMNS(f32, as_f32, 32)
+COLUMNS(bf16, as_bf16, 16)
+COLUMNS(bf16, as_bf16, 32)
 
 /* ---- places of extremes: a warp a result ----------------------------------------------------- */
 
