@@ -9,9 +9,10 @@
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-/* Blocks by numbers alone: the order of sums does not follow the GPU. LAYER_BLOCKS: as many as an
- * H200 runs at once, which fetch ahead. */
-enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, LAYER_BLOCKS = 264, THREADS_MAX = 512 };
+/* Blocks by numbers alone: the order of sums does not follow the GPU. FULL_BLOCKS: as many as an
+ * H200 runs at once of those whose threads use most registers; each further one leaves sums that
+ * are to be added. */
+enum { WARPS = 8, FORWARD_BLOCKS = 1056, BACK_BLOCKS = 528, FULL_BLOCKS = 264, THREADS_MAX = 512 };
 
 /* ---- operands -------------------------------------------------------------------------------- */
 
@@ -129,10 +130,13 @@ static ts_status launch_forward(tsi_stream *stream, tsi_cuda_norm_args *a)
     if (units == 0)
         return tsi_cuda_launch(stream, tsi_cuda_by_dtype(a->dtype, block),
                                tsi_min_i64(a->rows, INT32_MAX), threads_for(a), 0, a);
-    static const int64_t at_once[] = { 4, 3, 3, 2 }; /* of layer_norm, whose warps fetch ahead */
-    int64_t blocks = tsi_min_i64((a->rows + WARPS - 1) / WARPS, FORWARD_BLOCKS);
-    if (a->layer && units <= 8) blocks = tsi_cuda_walkers(stream, blocks, at_once[place_of(units)]);
-    return tsi_cuda_launch(stream, forward_warp(a, units), blocks, WARPS * 32, 0, a);
+    static const int64_t at_once[] = { 4, 3, 3, 6, 3 }; /* of layer_norm, which fetches ahead */
+    bool by_blocks = a->layer && units >= 8;            /* of two units a thread */
+    int64_t blocks =
+        by_blocks ? a->rows : tsi_min_i64((a->rows + WARPS - 1) / WARPS, FORWARD_BLOCKS);
+    if (a->layer) blocks = tsi_cuda_walkers(stream, blocks, at_once[place_of(units)]);
+    return tsi_cuda_launch(stream, forward_warp(a, units), blocks,
+                           by_blocks ? 16 * units : WARPS * 32, 0, a);
 }
 
 /* The number of blocks; false: rows are too long for their sums. */
@@ -143,8 +147,8 @@ static bool cut_rows(const tsi_stream *stream, tsi_cuda_norm_args *a)
     bool by_warps = units > 0 && units <= 8;
     int32_t each = by_warps ? WARPS : 1; /* rows of a block at a time */
     if (by_warps && a->layer && units > 2) each = WARPS * 2 / units;
-    a->blocks = (int32_t)tsi_min_i64((a->rows + each - 1) / each,
-                                     by_warps && a->layer ? LAYER_BLOCKS : BACK_BLOCKS);
+    bool full = by_warps && (a->layer || units > 2);
+    a->blocks = (int32_t)tsi_min_i64((a->rows + each - 1) / each, full ? FULL_BLOCKS : BACK_BLOCKS);
     return by_warps || kept * size <= stream->cuda->shared;
 }
 

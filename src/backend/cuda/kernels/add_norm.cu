@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
-enum { WIDE = 16, SLICES = 8, COLUMNS = 32 };
+enum { WIDE = 16 };
 
 template <typename T> struct piece { /* what a thread has of a row */
     enum { N = WIDE / sizeof(typename T::E) };
@@ -287,24 +287,12 @@ TSI_KERNEL_BOUNDED(add_rms_norm_backward_groups, tsi_cuda_add_norm_args, 256, 4)
 
 /* ---- the weight's gradient ------------------------------------------------------------------- */
 
-/* COLUMNS columns a block, in SLICES slices of the blocks; the slices are added in order. */
+/* 32 columns a block. */
 template <typename R> __device__ void weight(const tsi_cuda_add_norm_args &a)
 {
-    __shared__ R slice[SLICES][COLUMNS];
-    int column = threadIdx.x % COLUMNS, own = threadIdx.x / COLUMNS;
-    int64_t c = (int64_t)blockIdx.x * COLUMNS + column;
-    R sum = 0;
-    if (c < a.length) {
-#pragma unroll 8
-        for (int b = own; b < a.blocks; b += SLICES)
-            sum += ((const R *)a.partial)[b * a.length + c];
-    }
-    slice[own][column] = sum;
-    __syncthreads();
-    if (own != 0 || c >= a.length) return;
-    for (int s = 1; s < SLICES; s++)
-        sum += slice[s][column];
-    ((R *)a.dw)[c] = sum;
+    int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
+    R sum = column_sum<R>((const R *)a.partial, a.blocks, a.length, c);
+    if (threadIdx.x < 32 && c < a.length) ((R *)a.dw)[c] = sum;
 }
 
 #define ADD_NORM(name, type)                                                                       \
@@ -320,12 +308,12 @@ ADD_NORM(f32, as_f32)
 ADD_NORM(bf16, as_bf16)
 ADD_NORM(f64, as_f64)
 
-TSI_KERNEL(add_norm_weight_f32, tsi_cuda_add_norm_args)
+TSI_KERNEL_BOUNDED(add_norm_weight_f32, tsi_cuda_add_norm_args, 256, 1)
 {
     weight<float>(a);
 }
 
-TSI_KERNEL(add_norm_weight_f64, tsi_cuda_add_norm_args)
+TSI_KERNEL_BOUNDED(add_norm_weight_f64, tsi_cuda_add_norm_args, 256, 1)
 {
     weight<double>(a);
 }

@@ -7,7 +7,8 @@
  * Of rms_norm mean, mean(g) and db are nothing; weight and bias are there if given.
  *
  *   norm_warp_C_*   a warp a row, which stays in registers: C units of 16 bytes a lane; gradients
- *                   of the longest by two warps or four, which have a part of them each
+ *                   of the longest by two warps or four, which have a part of them each, and
+ *                   layer_norm of the longest by blocks of four or eight
  *   norm_block_C_*  a block a row likewise
  *   norm_*          a block a row, of any length and alignment
  *
@@ -78,7 +79,7 @@ template <typename T, int C, bool LAYER> __device__ void norm_warp(const tsi_cud
 {
     constexpr int N = WIDE / sizeof(typename T::E);
     constexpr bool KEPT = C <= (LAYER ? 2 : 4); /* weights in registers */
-    constexpr bool AHEAD = LAYER && C <= 8;     /* the next row is on its way */
+    constexpr bool AHEAD = LAYER;               /* the next row is on its way */
     typedef typename T::E E;
     int64_t units = a.length / N, lane = threadIdx.x % 32;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -138,6 +139,73 @@ template <typename T, int C, bool LAYER> __device__ void norm_warp(const tsi_cud
                 x[k].element[e] = T::store(v);
             }
             *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = x[k].unit;
+        }
+    }
+}
+
+/* Over a block of G threads, warps in order. INV: the call before had other parts. */
+template <int G> __device__ inline float row_sum(float x, float (&parts)[G / 32])
+{
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = parts[0];
+#pragma unroll
+    for (int w = 1; w < G / 32; w++)
+        x += parts[w];
+    return x;
+}
+
+/* layer_norm of a row by a block of G threads, C units each: few enough that both parameters stay
+ * in registers, where a warp would read four times what it reads of a row. */
+template <typename T, int C, int G> __device__ void norm_layer(const tsi_cuda_norm_args &a)
+{
+    constexpr int N = WIDE / sizeof(typename T::E);
+    typedef typename T::E E;
+    __shared__ float parts[2][G / 32];
+    int units = (int)(a.length / N);
+    int64_t row = blockIdx.x, step = gridDim.x;
+    unit_of<E> x[C], next[C];
+    float weight[C][N], bias[C][N];
+    load_kept<T, C, G>(weight, a.weight, a.weight_dtype, units, 1.0f);
+    load_kept<T, C, G>(bias, a.bias, a.weight_dtype, units, 0.0f);
+    load_row<T, C, G>(next, (const E *)a.x + row * a.x_stride, row < a.rows ? units : 0);
+    for (; row < a.rows; row += step) {
+        float mean = 0, squares = 0;
+#pragma unroll
+        for (int k = 0; k < C; k++)
+            x[k] = next[k];
+        load_row<T, C, G>(next, (const E *)a.x + (row + step) * a.x_stride,
+                          row + step < a.rows ? units : 0);
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                mean += T::load(x[k].element[e]);
+        mean = row_sum<G>(mean, parts[0]) / (float)a.length;
+#pragma unroll
+        for (int k = 0; k < C; k++)
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float v =
+                    T::load(x[k].element[e]) - ((int)threadIdx.x + k * G < units ? mean : 0.0f);
+                squares += v * v; /* zeros behind the end are no x */
+            }
+        squares = row_sum<G>(squares, parts[1]);
+        float scale = 1.0f / sqrtf(squares / (float)a.length + (float)a.eps);
+        if (threadIdx.x == 0) {
+            if (a.scale) ((float *)a.scale)[row] = scale;
+            if (a.mean) ((float *)a.mean)[row] = mean;
+        }
+#pragma unroll
+        for (int k = 0; k < C; k++) {
+            int u = threadIdx.x + k * G;
+            if (u >= units) break;
+            float y[N];
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                y[e] = (T::load(x[k].element[e]) - mean) * scale * weight[k][e] + bias[k][e];
+            *(uint4 *)((E *)a.y + row * a.y_stride + u * N) = unit_from<T>(y);
         }
     }
 }
@@ -266,15 +334,21 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
     if constexpr (LAYER) store_sums<G, N, C>(db, to + a.length, a.length, shared);
 }
 
-/* WIDTH blocks of layer_norm are at once on a multiprocessor: norm.c launches as many. */
-#define WARP(name, type, C, WIDTH)                                                                 \
+#define WARP(name, type, C)                                                                        \
     TSI_KERNEL_BOUNDED(norm_warp_##C##_##name, tsi_cuda_norm_args, WARPS * 32)                     \
     {                                                                                              \
         norm_warp<type, C, false>(a);                                                              \
-    }                                                                                              \
+    }
+/* WIDTH blocks of layer_norm are at once on a multiprocessor: norm.c launches as many. */
+#define WARP_LAYER(name, type, C, WIDTH)                                                           \
     TSI_KERNEL_BOUNDED(norm_warp_layer_##C##_##name, tsi_cuda_norm_args, WARPS * 32, WIDTH)        \
     {                                                                                              \
         norm_warp<type, C, true>(a);                                                               \
+    }
+#define BLOCK_LAYER(name, type, C, THREADS, WIDTH)                                                 \
+    TSI_KERNEL_BOUNDED(norm_warp_layer_##C##_##name, tsi_cuda_norm_args, THREADS, WIDTH)           \
+    {                                                                                              \
+        norm_layer<type, 2, THREADS>(a);                                                           \
     }
 #define WARP_BACKWARD(name, type, C, EACH, THREADS)                                                \
     TSI_KERNEL_BOUNDED(norm_warp_backward_##C##_##name, tsi_cuda_norm_args, WARPS * 32)            \
@@ -287,16 +361,26 @@ __device__ void norm_warp_backward(const tsi_cuda_norm_args &a)
     {                                                                                              \
         norm_warp_backward<type, EACH, THREADS, true>(a);                                          \
     }
-WARP(f32, as_f32, 1, 4)
-WARP(f32, as_f32, 2, 3)
-WARP(f32, as_f32, 4, 3)
-WARP(f32, as_f32, 8, 2)
-WARP(f32, as_f32, 16, 2)
-WARP(bf16, as_bf16, 1, 4)
-WARP(bf16, as_bf16, 2, 3)
-WARP(bf16, as_bf16, 4, 3)
-WARP(bf16, as_bf16, 8, 2)
-WARP(bf16, as_bf16, 16, 1)
+WARP(f32, as_f32, 1)
+WARP(f32, as_f32, 2)
+WARP(f32, as_f32, 4)
+WARP(f32, as_f32, 8)
+WARP(f32, as_f32, 16)
+WARP(bf16, as_bf16, 1)
+WARP(bf16, as_bf16, 2)
+WARP(bf16, as_bf16, 4)
+WARP(bf16, as_bf16, 8)
+WARP(bf16, as_bf16, 16)
+WARP_LAYER(f32, as_f32, 1, 4)
+WARP_LAYER(f32, as_f32, 2, 3)
+WARP_LAYER(f32, as_f32, 4, 3)
+BLOCK_LAYER(f32, as_f32, 8, 128, 6)
+BLOCK_LAYER(f32, as_f32, 16, 256, 3)
+WARP_LAYER(bf16, as_bf16, 1, 4)
+WARP_LAYER(bf16, as_bf16, 2, 3)
+WARP_LAYER(bf16, as_bf16, 4, 3)
+BLOCK_LAYER(bf16, as_bf16, 8, 128, 6)
+BLOCK_LAYER(bf16, as_bf16, 16, 256, 3)
 WARP_BACKWARD(f32, as_f32, 1, 1, 32)
 WARP_BACKWARD(f32, as_f32, 2, 2, 32)
 WARP_BACKWARD(f32, as_f32, 4, 4, 32)
@@ -508,41 +592,25 @@ NORM(f64, as_f64)
 NORM(bf16, as_bf16)
 NORM(f16, as_f16)
 
-/* ---- gradients of the parameters: 32 columns by 8 lanes a block ------------------------------ */
+/* ---- gradients of the parameters ------------------------------------------------------------- */
 
 template <typename R> __device__ void norm_sums(const tsi_cuda_norm_args &a)
 {
-    __shared__ R shared[8][33];
-    int lane = threadIdx.x / 32, column = threadIdx.x % 32;
-    int64_t kept = a.length * (a.layer ? 2 : 1), c = (int64_t)blockIdx.x * 32 + column;
-    constexpr int U = 8; /* on their way at a time */
-    R sum = 0;
-    for (int b = lane; c < kept && b < a.blocks; b += 8 * U) {
-        R part[U];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            part[u] = b + 8 * u < a.blocks ? ((const R *)a.partial)[(b + 8 * u) * kept + c] : R(0);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            sum += part[u];
-    }
-    shared[lane][column] = sum;
-    __syncthreads();
-    if (lane != 0 || c >= kept) return;
-    for (int l = 1; l < 8; l++)
-        sum += shared[l][column];
+    int64_t kept = a.length * (a.layer ? 2 : 1), c = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
+    R sum = column_sum<R>((const R *)a.partial, a.blocks, kept, c);
+    if (threadIdx.x >= 32 || c >= kept) return;
     if (c < a.length)
         store_real<R>(a.sum_dtype, a.dw, c, sum);
     else
         store_real<R>(a.sum_dtype, a.db, c - a.length, sum);
 }
 
-TSI_KERNEL(norm_sums_f32, tsi_cuda_norm_args)
+TSI_KERNEL_BOUNDED(norm_sums_f32, tsi_cuda_norm_args, 256, 1)
 {
     norm_sums<float>(a);
 }
 
-TSI_KERNEL(norm_sums_f64, tsi_cuda_norm_args)
+TSI_KERNEL_BOUNDED(norm_sums_f64, tsi_cuda_norm_args, 256, 1)
 {
     norm_sums<double>(a);
 }

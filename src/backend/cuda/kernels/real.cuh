@@ -216,4 +216,30 @@ __device__ inline bool is_last(uint32_t *ticket, int64_t count)
     return before == most;
 }
 
+/* Column c of `rows` rows of `width`, for 32 columns and eight warps a block: a warp adds every
+ * eighth row, the first one the warps in order and gets the sum. The rows of 264 blocks are all on
+ * their way at once: for each further round a warp would wait as long again. */
+template <typename R>
+__device__ inline R column_sum(const R *from, int rows, int64_t width, int64_t c)
+{
+    constexpr int WARPS = 8, U = 33;
+    __shared__ R shared[WARPS][32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    R sum = 0;
+    for (int r = warp; c < width && r < rows; r += WARPS * U) {
+        R part[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            part[u] = r + WARPS * u < rows ? from[(r + WARPS * u) * width + c] : R(0);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            sum += part[u];
+    }
+    shared[warp][lane] = sum;
+    __syncthreads();
+    for (int w = 1; warp == 0 && w < WARPS; w++)
+        sum += shared[w][lane];
+    return sum;
+}
+
 #endif
