@@ -8,8 +8,9 @@
 #include "base/error.h"
 #include "op/nn/attributes.h"
 
-/* NONE: no reduction. AT_ONCE: threads on a multiprocessor that fetch ahead. */
-enum { NONE = 2, THREADS = 256, AT_ONCE = 1024 };
+/* NONE: no reduction. AT_ONCE: threads on a multiprocessor that fetch ahead. FEW_ROWS: of a thread,
+ * which the last block adds sooner than a kernel of its own would begin. */
+enum { NONE = 2, THREADS = 256, AT_ONCE = 1024, FEW_ROWS = 8 };
 
 /* One number a row. */
 static bool column_of(const tsi_block *block, int64_t rows, int64_t *stride)
@@ -37,7 +38,8 @@ static ts_status launch_any(tsi_stream *stream, const tsi_cuda_kernel *kernel,
                            tsi_min_i64(a->rows, INT32_MAX), THREADS, 0, a);
 }
 
-static ts_status launch_rows(tsi_stream *stream, tsi_cuda_entropy_args *a)
+/* a->ticket is set where the terms are added, too. */
+static ts_status launch_rows(tsi_stream *stream, tsi_cuda_entropy_args *a, bool adds)
 {
     static const tsi_cuda_kernel any[] = { TSI_CUDA_entropy_f32, TSI_CUDA_entropy_f64,
                                            TSI_CUDA_entropy_bf16, TSI_CUDA_entropy_f16 };
@@ -46,6 +48,7 @@ static ts_status launch_rows(tsi_stream *stream, tsi_cuda_entropy_args *a)
     int64_t units = tsi_cuda_row_units(a->dtype, a->length, a->x_stride, (uintptr_t)a->x);
     if (units == 0) return launch_any(stream, any, a);
     int64_t threads = tsi_min_i64((units + 31) / 32 * 32, THREADS);
+    if (adds && a->rows <= FEW_ROWS * threads) a->ticket = stream->tickets;
     return tsi_cuda_launch(stream, ahead[a->dtype == TS_DTYPE_BF16],
                            tsi_cuda_walkers(stream, a->rows, AT_ONCE / threads), (int32_t)threads,
                            0, a);
@@ -70,8 +73,8 @@ ts_status tsi_cuda_cross_entropy(const tsi_kernel_io *io)
     if (!each) TSI_TRY(tsi_cuda_scratch(io->queue, (size_t)a.rows * (wide ? 8 : 4), &a.out));
     bool cut = io->in[1].region || attributes->peers;
     TSI_TRY(tsi_cuda_ask(io, TSI_CUDA_BAD_LABEL, a.classes, cut, &a.asker));
-    TSI_TRY(launch_rows(io->queue, &a));
-    if (each) return TS_OK;
+    TSI_TRY(launch_rows(io->queue, &a, !each));
+    if (each || a.ticket) return TS_OK;
     return tsi_cuda_launch(
         io->queue, wide ? TSI_CUDA_entropy_total_f64 : TSI_CUDA_entropy_total_f32, 1, 1024, 0, &a);
 }

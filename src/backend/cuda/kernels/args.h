@@ -290,6 +290,7 @@ typedef struct tsi_cuda_entropy_args {
     tsi_cuda_asker asker;
     int32_t dtype, label_dtype, lse_dtype, g_dtype;
     int32_t mean, reserved; /* the loss is divided by the number of labels that count */
+    uint32_t *ticket;       /* a zero: the last block adds the rows; NULL: a kernel of its own */
 } tsi_cuda_entropy_args;
 
 /* embedding.cu: rows of a table by index; the gradient adds the tokens of each row in order. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* entropy.cu - cross entropy of rows of logits, a block a row, read once: the sum of exponentials
- * follows the largest logit so far. Rows on 16 bytes are fetched ahead (entropy_ahead_*). The
- * gradient reads and writes each once, and may lie over the logits.
+ * follows the largest logit so far. Rows on 16 bytes are fetched ahead (entropy_ahead_*), and where
+ * they are few, the last block of them adds the terms. The gradient reads and writes each once, and
+ * may lie over the logits.
  *
  * INV: the loss adds rows in one tree. */
 #include "backend/cuda/kernels/complain.cuh"
@@ -114,6 +115,31 @@ template <typename T> __device__ void forward(const tsi_cuda_entropy_args &a)
     }
 }
 
+/* The loss of all rows, by one block. */
+template <typename R> __device__ void total(const tsi_cuda_entropy_args &a)
+{
+    __shared__ double shared[32];
+    double sum = 0, counted = 0;
+    for (int64_t row = threadIdx.x; row < a.rows; row += UNITS * blockDim.x) {
+        R term[UNITS];
+        int64_t label[UNITS];
+#pragma unroll
+        for (int k = 0; k < UNITS; k++) {
+            int64_t at = row + k * blockDim.x;
+            term[k] = at < a.rows ? ((const R *)a.out)[at] : R(0);
+            label[k] = at < a.rows ? label_of(a, at) : a.ignore;
+        }
+#pragma unroll
+        for (int k = 0; k < UNITS; k++) {
+            sum += (double)term[k];
+            counted += label[k] != a.ignore;
+        }
+    }
+    sum = block_sum(sum, shared);
+    counted = block_sum(counted, shared);
+    if (threadIdx.x == 0) ((R *)a.loss)[0] = (R)(a.mean ? sum / counted : sum);
+}
+
 /* A block walks its rows; while a thread computes with some units, the next ones are on their way,
  * of this row or of the one after it. */
 template <typename T> __device__ void forward_ahead(const tsi_cuda_entropy_args &a)
@@ -149,10 +175,10 @@ template <typename T> __device__ void forward_ahead(const tsi_cuda_entropy_args 
             if (row + gridDim.x < a.rows) label = label_of(a, row + gridDim.x);
         }
         for (int64_t at = 0; at < units; at += step) {
-            float v[ROW_UNITS][N];
+            float v[ROW_UNITS][N], most = largest_of_units<T, ROW_UNITS>(next);
             values_of<T, ROW_UNITS>(next, v);
             fetch();
-            r.take(largest_of(v), 0.0f);
+            r.take(most, 0.0f);
             float from = r.top == -INFINITY ? 0.0f : r.top;
 #pragma unroll
             for (int k = 0; k < ROW_UNITS; k++)
@@ -165,6 +191,10 @@ template <typename T> __device__ void forward_ahead(const tsi_cuda_entropy_args 
             block_sum(r.top == -INFINITY ? r.sum : r.sum * power_of<T>(r.top - top), shared);
         if (threadIdx.x == 0) store_term<float>(a, row, top + logf(sum), chosen, counts);
     }
+    __shared__ bool last; /* thread 0 left all terms of the block */
+    if (threadIdx.x == 0) last = a.ticket && is_last(a.ticket, gridDim.x);
+    __syncthreads();
+    if (last) total<float>(a);
 }
 
 /* dx = (softmax(x) - onehot(label)) g. */
@@ -211,31 +241,6 @@ template <typename T> __device__ void backward(const tsi_cuda_entropy_args &a)
             }
         }
     }
-}
-
-/* The loss of all rows, by one block. */
-template <typename R> __device__ void total(const tsi_cuda_entropy_args &a)
-{
-    __shared__ double shared[32];
-    double sum = 0, counted = 0;
-    for (int64_t row = threadIdx.x; row < a.rows; row += UNITS * blockDim.x) {
-        R term[UNITS];
-        int64_t label[UNITS];
-#pragma unroll
-        for (int k = 0; k < UNITS; k++) {
-            int64_t at = row + k * blockDim.x;
-            term[k] = at < a.rows ? ((const R *)a.out)[at] : R(0);
-            label[k] = at < a.rows ? label_of(a, at) : a.ignore;
-        }
-#pragma unroll
-        for (int k = 0; k < UNITS; k++) {
-            sum += (double)term[k];
-            counted += label[k] != a.ignore;
-        }
-    }
-    sum = block_sum(sum, shared);
-    counted = block_sum(counted, shared);
-    if (threadIdx.x == 0) ((R *)a.loss)[0] = (R)(a.mean ? sum / counted : sum);
 }
 
 #define ENTROPY(name, type)                                                                        \

@@ -61,6 +61,26 @@ template <int C, int N> __device__ inline float largest_of(const float (&v)[C][N
     return top;
 }
 
+/* The same of units; pairs of bf16 in one instruction. */
+template <typename T, int C> __device__ inline float largest_of_units(const uint4 (&from)[C])
+{
+    if constexpr (sizeof(typename T::E) == 4) {
+        float v[C][4];
+        values_of<T, C>(from, v);
+        return largest_of(v);
+    } else {
+        uint32_t both = from[0].x;
+#pragma unroll
+        for (int k = 0; k < C; k++) {
+            const uint32_t pair[4] = { from[k].x, from[k].y, from[k].z, from[k].w };
+#pragma unroll
+            for (int p = 0; p < 4; p++)
+                asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(both) : "r"(pair[p]));
+        }
+        return larger(tsi_f32_of_bf16((uint16_t)both), tsi_f32_of_bf16((uint16_t)(both >> 16)));
+    }
+}
+
 /* ---- rows on their way to shared memory, C units a thread, each for itself alone ------------- */
 
 __device__ inline void fetch_unit(uint4 *shared, const uint4 *from)
