@@ -48,6 +48,7 @@ static const struct kernel {
     { "sum of rows", "sum", "x", "{\"dims\": [1]}", NARROW | WIDE },
     { "sum of columns", "sum", "x", "{\"dims\": [0]}", NARROW | WIDE },
     { "sum of all", "sum", "x", NULL, NARROW },
+    { "sum of fours", "sum", "4", "{\"dims\": [1]}", NARROW },
     { "amax of rows", "amax", "x", "{\"dims\": [1]}", NARROW | WIDE },
     { "argmax of rows", "argmax", "x", "{\"dim\": 1}", WIDE },
     { "embedding", "embedding", "ei", NULL, NARROW },
@@ -85,6 +86,8 @@ static ts_tensor *input(bench_cuda *b, char letter, int64_t rows, int64_t column
         return bench_cuda_below(b, rows, WORDS);
     case 'e':
         return bench_cuda_numbers(b, TS_DTYPE_BF16, TS_SHAPE(WORDS, columns));
+    case '4':
+        return bench_cuda_numbers(b, TS_DTYPE_BF16, TS_SHAPE(rows / 4, 4, columns));
     case 'h':
         return heads(b, rows * columns);
     case 'a':

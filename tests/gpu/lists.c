@@ -118,6 +118,29 @@ static ts_tensor *make_norm(ts_mesh *m, const char *cut)
                           TS_OPTIONS(ts_norm_options, .p = 3));
 }
 
+/* Few rows for each of many results: by units, and of odd lengths. */
+static ts_tensor *make_middle(ts_mesh *m, const char *cut)
+{
+    return ts_sum(reals(m, TS_SHAPE(300, 5, 64), cut), (int64_t[]){ 1 }, 1, 0);
+}
+
+static ts_tensor *make_middle_narrow(ts_mesh *m, const char *cut)
+{
+    ts_tensor *x = ts_cast(reals(m, TS_SHAPE(30, 7, 9, 72), cut), TS_DTYPE_BF16);
+    return ts_sum(x, (int64_t[]){ 2 }, 1, 0);
+}
+
+static ts_tensor *make_middle_most(ts_mesh *m, const char *cut)
+{
+    ts_tensor *x = ts_cast(reals(m, TS_SHAPE(30, 64, 40), cut), TS_DTYPE_BF16);
+    return ts_amax(x, (int64_t[]){ 1 }, 1, 0);
+}
+
+static ts_tensor *make_middle_odd(ts_mesh *m, const char *cut)
+{
+    return ts_sum(reals(m, TS_SHAPE(300, 5, 67), cut), (int64_t[]){ 1 }, 1, 0);
+}
+
 static ts_tensor *make_bernoulli(ts_mesh *m, const char *cut)
 {
     return ts_bernoulli(ts_rand(m, TS_DTYPE_F32, TS_SHAPE(50, 70), cut));
@@ -256,6 +279,10 @@ static const struct {
     { "cummin, places", make_cummin_places, 0 },
     { "group_norm", make_group_norm, 1e-5 },
     { "vector_norm", make_norm, 1e-5 },
+    { "sum of the middle", make_middle, 1e-6 },
+    { "sum of the middle, bf16", make_middle_narrow, 0x1p-8 },
+    { "amax of the middle", make_middle_most, 0 },
+    { "sum of the middle, odd", make_middle_odd, 1e-6 },
     { "bernoulli", make_bernoulli, 0 },
     { "grouped_linear, f32", make_grouped_f32, 1e-5 },
     { "grouped_linear, f64", make_grouped_f64, 1e-13 },

@@ -19,6 +19,7 @@ enum {
     GROUPS = 2048,
     LEAST_PIECE = 1024,
     SHORT_ROW = 128, /* units of 16 bytes */
+    FEW_ROWS = 64,
     ROW_BLOCKS = TSI_CUDA_TICKETS,
     COLUMN_BLOCKS = ROW_BLOCKS / 4
 };
@@ -104,6 +105,18 @@ static bool is_columns(const tsi_cuda_reduce_args *a)
            a->outer.count % n == 0 && a->outer.count >= 32 && is_on_units(&rows, 1, n);
 }
 
+/* Few rows of columns for each of many results, which are written as they are read. */
+static bool is_few(const tsi_cuda_reduce_args *a)
+{
+    int64_t n = units_of(a);
+    int32_t last = a->outer.ndim - 1;
+    return is_fast(a) && last > 0 && a->inner.ndim == 1 && a->inner.count <= FEW_ROWS &&
+           a->to_dtype == a->from_dtype && a->divide == 1.0 && a->after == TSI_CUDA_AS_IT_IS &&
+           a->from.stride[last] == 1 && a->to.stride[last] == 1 && a->outer.extent[last] % n == 0 &&
+           a->within.stride[0] % n == 0 && is_on_units(&a->from, last, n) &&
+           is_on_units(&a->to, last, n);
+}
+
 /* Pieces of the inner space for `groups` that work side by side; each at least as long as pays. */
 static void cut(tsi_cuda_reduce_args *a, int64_t least, int64_t wanted)
 {
@@ -154,6 +167,14 @@ static ts_status run_columns(tsi_stream *stream, tsi_cuda_reduce_args *a)
     a->tickets = stream->tickets;
     return tsi_cuda_launch(stream, kernels[a->from_dtype == TS_DTYPE_BF16][across == 32],
                            tiles * a->pieces, TSI_CUDA_REDUCE_LARGE, 0, a);
+}
+
+static ts_status run_few(tsi_stream *stream, tsi_cuda_reduce_args *a)
+{
+    bool narrow = a->from_dtype == TS_DTYPE_BF16;
+    return tsi_cuda_launch_items(stream,
+                                 narrow ? TSI_CUDA_reduce_few_bf16 : TSI_CUDA_reduce_few_f32,
+                                 a->outer.count / units_of(a), a);
 }
 
 static ts_status run_groups(tsi_stream *stream, tsi_cuda_reduce_args *a, compute in)
@@ -242,8 +263,9 @@ static void fill_args(const tsi_kernel_io *io, const split *s, const wish *w, co
 
 static ts_status run(tsi_stream *stream, tsi_cuda_reduce_args *args, compute how)
 {
-    bool columns = how == IN_F32 && args->inner.count > 0 && is_columns(args) && !is_rows(args);
-    return columns ? run_columns(stream, args) : run_groups(stream, args, how);
+    bool down = how == IN_F32 && args->inner.count > 0 && !is_rows(args);
+    if (down && is_few(args)) return run_few(stream, args);
+    return down && is_columns(args) ? run_columns(stream, args) : run_groups(stream, args, how);
 }
 
 static ts_status reduce(const tsi_kernel_io *io, uint32_t mask, const int64_t *stride, wish w)

@@ -8,6 +8,7 @@
  *                      block of a row folds its pieces
  *   reduce_columns_*   columns likewise: 16 units by 64 rows a block, or 32 by 32; the last block
  *                      of a tile folds its pieces
+ *   reduce_few_*       the same of few rows for each of many results: a thread a unit of columns
  *   extreme_*          the place of an extreme, a warp a result, any strides and dtypes
  *   extreme_rows_*     of contiguous rows of f32 and bf16 by 16 bytes
  *
@@ -505,6 +506,26 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
     if (a.pieces > 1) finish_tile<OP, W, N>(a, tile, column, part, room);
 }
 
+/* A unit of columns a thread, all its rows; results are units as well. */
+template <typename T, int OP> __device__ void few_of(const tsi_cuda_reduce_args &a)
+{
+    constexpr int N = 16 / sizeof(typename T::E), U = 4;
+    const tsi_cuda_operand *const operands[2] = { &a.from, &a.to };
+    int64_t step = a.within.stride[0], first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (int64_t unit = first; unit < a.outer.count / N; unit += (int64_t)gridDim.x * blockDim.x) {
+        int64_t offset[2];
+        place(a.outer, unit * N, operands, offset);
+        const typename T::E *from = (const typename T::E *)a.from.data + offset[0];
+        float sum[N];
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            sum[e] = start_of<float>(a);
+        for (int left = (int)a.inner.count; left > 0; left -= U, from += U * step)
+            join_rows<T, OP, U>(from, step, left, sum);
+        *(uint4 *)((typename T::E *)a.to.data + offset[1]) = unit_from<T>(sum);
+    }
+}
+
 /* A row by G threads; WIDTH blocks are at once on a multiprocessor. */
 #define ROWS(name, type, G, WIDTH)                                                                 \
     TSI_KERNEL_BOUNDED(reduce_rows_##G##_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK, WIDTH)      \
@@ -521,6 +542,15 @@ __device__ void columns_of(const tsi_cuda_reduce_args &a,
         if (a.op == TSI_CUDA_MAX) columns_of<type, TSI_CUDA_MAX, W>(a, room);                      \
         if (a.op == TSI_CUDA_MIN) columns_of<type, TSI_CUDA_MIN, W>(a, room);                      \
     }
+#define FEW(name, type)                                                                            \
+    TSI_KERNEL_BOUNDED(reduce_few_##name, tsi_cuda_reduce_args, TSI_CUDA_BLOCK)                    \
+    {                                                                                              \
+        if (a.op == TSI_CUDA_SUM) few_of<type, TSI_CUDA_SUM>(a);                                   \
+        if (a.op == TSI_CUDA_MAX) few_of<type, TSI_CUDA_MAX>(a);                                   \
+        if (a.op == TSI_CUDA_MIN) few_of<type, TSI_CUDA_MIN>(a);                                   \
+    }
+FEW(f32, as_f32)
+FEW(bf16, as_bf16)
 ROWS(f32, as_f32, 16, 3)
 ROWS(f32, as_f32, 32, 4)
 ROWS(f32, as_f32, 256, 4)
