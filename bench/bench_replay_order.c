@@ -10,7 +10,7 @@
  * Two models, so that both steps are there at once and run in turns. A step lasts until the slowest
  * rank is done; medians count. Exposed is what a rank's thread spends in operations of
  * communication and in waits for them, the mean of the ranks. Both are measured by ts_step_time,
- * which looks at the clock once between two pieces of work. */
+ * which looks at the clock once between two pieces of work; ts_step_waits has what they were in. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +18,10 @@
 
 #include "bench.h"
 #include "bench_replay.h"
+#include "bench_replay_waits.h"
 #include "contest.h"
 
-enum { RECORDED, REORDERED, ORDERS };
+enum { RECORDED = BENCH_RECORDED, REORDERED = BENCH_REORDERED, ORDERS = BENCH_ORDERS };
 enum { TURNS_MAX = 512, TURNS_MIN = 5, WARM = 2, TIMED = 5, TRIES = 100 };
 
 typedef struct trainee {
@@ -42,6 +43,8 @@ typedef struct race {
     double predicted[ORDERS], exposed[ORDERS]; /* seconds */
     ts_step_order order;
     ts_step_summary recorded;
+    int64_t cap, held, held_cap; /* of the step; of the program, which has no gaps, and its cap */
+    bench_waits waits;           /* rank 0's */
 } race;
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -121,7 +124,7 @@ static double moving_of(const bench_order *asked, int64_t ranks)
 
 /* The program may hold so much more than the recorded step's own memory; places of blocks have
  * gaps, so their arena may have as much again. */
-static ts_status reorder(race *r, trainee *t)
+static ts_status reorder(race *r, trainee *t, bench_waits *waits)
 {
     const bench_order *asked = r->asked;
     ts_program_costs costs = { .struct_size = sizeof costs,
@@ -137,13 +140,13 @@ static ts_status reorder(race *r, trainee *t)
     if (!asked->parts) options.passes = TS_PASS_ALL & ~(uint32_t)TS_PASS_SPLIT;
     ts_status status = ts_step_program(t->step, &program);
     if (status == TS_OK)
-        status = ts_program_simulate(program, &costs, &times[RECORDED], NULL, NULL);
+        status = bench_waits_predict(waits, RECORDED, program, &costs, &times[RECORDED]);
     if (status == TS_OK) status = ts_step_summarise(t->step, &is);
     int64_t more = is.bytes / 100 * (asked->memory - 100);
     options.memory_bytes_max = times[RECORDED].peak_bytes + more;
     if (status == TS_OK) status = ts_program_reorder(program, &options, NULL, NULL, &better);
     if (status == TS_OK)
-        status = ts_program_simulate(better, &costs, &times[REORDERED], NULL, NULL);
+        status = bench_waits_predict(waits, REORDERED, better, &costs, &times[REORDERED]);
     if (status == TS_OK) status = save_program(asked, t->me, program, "before");
     if (status == TS_OK) status = save_program(asked, t->me, better, "after");
     if (status == TS_OK) status = ts_step_reorder(t->step, better, is.bytes + 2 * more, &order);
@@ -152,6 +155,9 @@ static ts_status reorder(race *r, trainee *t)
     if (!first) return status;
     r->order = order;
     r->recorded = is;
+    r->cap = is.bytes + 2 * more;
+    r->held = times[REORDERED].peak_bytes;
+    r->held_cap = options.memory_bytes_max;
     for (int k = 0; k < ORDERS; k++) {
         r->predicted[k] = times[k].makespan_us * 1e-6;
         r->exposed[k] = times[k].exposed_us * 1e-6;
@@ -170,7 +176,7 @@ static ts_status mean_of_ranks(ts_rank *me, double *value)
     return status;
 }
 
-static ts_status take_turn(race *r, trainee *t, int who, int64_t turn)
+static ts_status take_turn(race *r, trainee *t, bench_waits *waits, int who, int64_t turn)
 {
     ts_group *world = ts_group_world(t->me);
     ts_step_summary is = TS_INIT(ts_step_summary);
@@ -179,6 +185,7 @@ static ts_status take_turn(race *r, trainee *t, int who, int64_t turn)
     if (status == TS_OK) status = ts_step_time(t->step);
     double seconds = cli_now() - start;
     if (status == TS_OK) status = ts_step_summarise(t->step, &is);
+    if (status == TS_OK) status = bench_waits_add(waits, who, t->step);
     double exposed = (double)is.waited_ns * 1e-9;
     if (status == TS_OK) status = contest_agree(world, &seconds, 1);
     if (status == TS_OK) status = mean_of_ranks(t->me, &exposed);
@@ -188,7 +195,7 @@ static ts_status take_turn(race *r, trainee *t, int who, int64_t turn)
     return status;
 }
 
-static ts_status take_turns(race *r, trainee *t, double seconds)
+static ts_status take_turns(race *r, trainee *t, bench_waits *waits, double seconds)
 {
     double begin = cli_now(), spent = 0;
     ts_status status = TS_OK;
@@ -196,13 +203,16 @@ static ts_status take_turns(race *r, trainee *t, double seconds)
     while (status == TS_OK && turn < TURNS_MAX && (turn < TURNS_MIN || spent < seconds)) {
         for (int k = 0; k < ORDERS && status == TS_OK; k++) {
             int who = (k + (int)turn) % ORDERS; /* each goes first in turn */
-            status = take_turn(r, &t[who], who, turn);
+            status = take_turn(r, &t[who], waits, who, turn);
         }
         turn++;
         spent = cli_now() - begin;
         if (status == TS_OK) status = contest_agree(ts_group_world(t->me), &spent, 1);
     }
-    if (ts_rank_index(t->me) == 0) r->turns = turn;
+    if (status == TS_OK) status = bench_waits_meet(waits, t->me, turn);
+    if (ts_rank_index(t->me) != 0) return status;
+    r->turns = turn;
+    r->waits = *waits;
     return status;
 }
 
@@ -211,22 +221,36 @@ static ts_status work(ts_rank *me, void *context)
     race *r = context;
     double begin = cli_now();
     trainee t[ORDERS] = { { .me = me }, { .me = me } };
+    bench_waits waits = { .count = 0 };
     ts_status status = TS_OK;
     for (int k = 0; k < ORDERS && status == TS_OK; k++)
         status = make(r->asked, &t[k]);
     for (int i = 0; i < WARM + TIMED && status == TS_OK; i++) /* in turns, as they will run */
         for (int k = 0; k < ORDERS && status == TS_OK; k++)
             status = i < WARM ? ts_step_replay(t[k].step) : ts_step_time(t[k].step);
-    if (status == TS_OK) status = reorder(r, &t[REORDERED]);
+    if (status == TS_OK) status = reorder(r, &t[REORDERED], &waits);
     double left = (double)r->asked->seconds - (cli_now() - begin);
     if (status == TS_OK) status = contest_agree(ts_group_world(me), &left, 1);
-    if (status == TS_OK) status = take_turns(r, t, left);
+    if (status == TS_OK) status = take_turns(r, t, &waits, left);
     for (int k = 0; k < ORDERS; k++)
         unmake(&t[k]);
     return status;
 }
 
 /* ---- what came of it ------------------------------------------------------------------------- */
+
+static void note_order(const race *r, bench_line *line)
+{
+    const ts_step_order *is = &r->order;
+    char ahead[48] = "begun as recorded", parts[80] = "";
+    if (is->agreed) (void)snprintf(ahead, sizeof ahead, "%lld begin ahead", (long long)is->ahead);
+    if (is->parted + is->whole > 0)
+        (void)snprintf(parts, sizeof parts, ", %lld in parts (%lld left whole)",
+                       (long long)is->parted, (long long)is->whole);
+    bench_line_note(line, "%lld turns; %s, %lld of %lld works moved, %lld as one%s",
+                    (long long)r->turns, ahead, (long long)is->moved, (long long)is->works,
+                    (long long)is->joined, parts);
+}
 
 static void report(const race *r, bench_lines *lines)
 {
@@ -243,12 +267,7 @@ static void report(const race *r, bench_lines *lines)
     bench_line *line =
         bench_lines_add(lines, "ms", 1e3 * step[REORDERED], "%s: a step, reordered", mesh);
     bench_line_floor(line, 1e3 * step[RECORDED], "as recorded");
-    bench_line_note(line,
-                    "%lld turns; of %lld works %lld moved, %lld begin ahead, %lld go as one, %lld "
-                    "in parts (%lld left whole)",
-                    (long long)r->turns, (long long)r->order.works, (long long)r->order.moved,
-                    (long long)r->order.ahead, (long long)r->order.joined,
-                    (long long)r->order.parted, (long long)r->order.whole);
+    note_order(r, line);
     line = bench_lines_add(lines, "ms", 1e3 * exposed[REORDERED],
                            "%s: exposed communication, reordered", mesh);
     bench_line_floor(line, 1e3 * exposed[RECORDED], "as recorded");
@@ -256,6 +275,7 @@ static void report(const race *r, bench_lines *lines)
     bench_line_note(line, "mean of the ranks; %.0f and %.0f %% of a step",
                     100 * exposed[REORDERED] / step[REORDERED],
                     100 * exposed[RECORDED] / step[RECORDED]);
+    bench_waits_report(&r->waits, mesh, lines);
     for (int k = 0; k < ORDERS; k++) {
         line = bench_lines_add(lines, "ms", 1e3 * r->predicted[k], "%s: predicted step, %s", mesh,
                                k == RECORDED ? "as recorded" : "reordered");
@@ -269,7 +289,9 @@ static void report(const race *r, bench_lines *lines)
     line = bench_lines_add(lines, "MiB", (double)r->order.bytes / 0x1p20,
                            "%s: memory of the step, reordered", mesh);
     bench_line_floor(line, (double)r->recorded.bytes / 0x1p20, "as recorded");
-    if (!r->order.taken) bench_line_note(line, "not taken: it needs more");
+    bench_line_note(line, "%.1f allowed; the program holds %.1f of %.1f%s", (double)r->cap / 0x1p20,
+                    (double)r->held / 0x1p20, (double)r->held_cap / 0x1p20,
+                    r->order.taken ? "" : "; not taken: it needs more");
 }
 
 int bench_replay_order(const bench_order *asked, bench_lines *lines)

@@ -59,12 +59,20 @@ typedef struct ts_step_order { /* may grow at the end */
     int64_t works, moved;        /* pieces of work; those that run at another place */
     int64_t bytes_before, bytes; /* of memory that is kept for it, before and in the new order */
     int64_t bytes_needed;        /* the most of it that is in use at once */
-    int32_t taken, reserved; /* 0: it needs more than the recorded order, or memory was so scarce
-                                that places are not known: as if it was refused */
-    int64_t joined;          /* operations that go with others of their bucket as one */
-    int64_t ahead;           /* that begin before others which they were recorded behind */
-    int64_t parted, whole;   /* that the program has in parts: go so; are left whole */
+    int32_t taken;  /* 0: it needs more than the recorded order, or memory was so scarce that
+                       places are not known: as if it was refused */
+    int32_t agreed; /* 1: operations begin as the program has them; 0: as they were recorded */
+    int64_t joined; /* operations that go with others of their bucket as one */
+    int64_t ahead;  /* that begin before others which they were recorded behind */
+    int64_t parted, whole; /* that the program has in parts: go so; are left whole */
 } ts_step_order;
+
+typedef struct ts_step_wait { /* time of the rank's thread in an operation, or in the wait for it */
+    const char *kind, *along; /* "exchange", "other": of none that the program has; axes of its
+                                 group, "fsdp+tp", or "" */
+    int64_t ns;
+} ts_step_wait;
+typedef void (*ts_step_wait_fn)(const ts_step_wait *wait, void *context);
 
 /* [coll] as far as fn is. Runs fn once. NULL after recording why not: the function failed, or does
  * something that cannot be run again. */
@@ -98,6 +106,9 @@ TS_API TS_NODISCARD ts_status ts_step_program(const ts_step *step, ts_program **
 /* The step as text (docs/steps.md), this rank's list; like snprintf. */
 TS_API size_t ts_step_text(const ts_step *step, char *out, size_t size);
 TS_API TS_NODISCARD ts_status ts_step_summarise(const ts_step *step, ts_step_summary *out);
+/* What waited_ns is made of, in the order in which it ran. Nothing, if no replay was timed. */
+TS_API TS_NODISCARD ts_status ts_step_waits(const ts_step *step, ts_step_wait_fn visit,
+                                            void *context);
 /* Results of the step that are still held stay valid. Accepts NULL. */
 TS_API void ts_step_destroy(ts_step *step);
 

@@ -574,6 +574,7 @@ ts_status ts_step_reorder(ts_step *s, const ts_program *program, int64_t bytes_m
     if (report.fits) s->timed = 0; /* times are of an order */
     if (report.fits) s->lost = false;
     is.taken = report.fits;
+    is.agreed = s->agreed;
     is.moved = report.moved;
     is.works = s->kept.count - s->room;
     is.bytes = report.bytes;

@@ -136,6 +136,7 @@ void ts_step_destroy(ts_step *s)
     tsi_held_release(&s->held);
     tsi_works_release(&s->works, s->pool);
     tsi_free(s->worked.action);
+    tsi_free(s->waited);
     tsi_replay_forget(s);
     tsi_pool_destroy(s->pool);
     tsi_step_destroy(s->value);

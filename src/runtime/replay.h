@@ -8,6 +8,11 @@
 #include "runtime/works.h"
 #include "tessera/step.h"
 
+typedef struct tsi_waited { /* in an operation, or in a wait */
+    int32_t action;
+    int64_t ns;
+} tsi_waited;
+
 struct ts_step {
     ts_rank *rank;
     tsi_kept kept;
@@ -25,8 +30,10 @@ struct ts_step {
     int64_t recorded_bytes, replays;
     int64_t timed;     /* replays in this order whose times are in `value` */
     int64_t waited_ns; /* of the latest of them */
-    bool agreed;       /* operations begin in an order that all ranks took at `epoch` */
-    bool lost;         /* they do on other ranks no more, and here it could not be undone */
+    tsi_waited *waited;
+    int64_t waited_count, waited_capacity;
+    bool agreed; /* operations begin in an order that all ranks took at `epoch` */
+    bool lost;   /* they do on other ranks no more, and here it could not be undone */
     uint64_t epoch;
     /* replay_events.c */
     tsi_event *event;     /* [work] in this order: what a replay leaves that is traced; NULL: not

@@ -39,8 +39,7 @@ static bool touch_the_same(const tsi_step_list *list, const tsi_action *a, const
     return false;
 }
 
-/* What a wait waits for: the latest operation before it on what it reads. */
-static const tsi_action *waited_for(const tsi_step_list *list, int32_t wait)
+const tsi_action *tsi_step_waited_for(const tsi_step_list *list, int32_t wait)
 {
     for (int32_t i = wait - 1; i >= 0; i--) {
         tsi_action_class is = tsi_action_class_of(list->action[i].kind);
@@ -84,7 +83,7 @@ static void name_work(const ts_step *s, int64_t at, named *out)
         const tsi_step_list *list = &s->value->list[s->rank->index];
         if (!tsi_again_is_one(work)) of = tsi_step_computing(list, of);
         bool waits = list->action[of].kind == TSI_ACTION_WAIT;
-        name_action(waits ? waited_for(list, of) : &list->action[of], out);
+        name_action(waits ? tsi_step_waited_for(list, of) : &list->action[of], out);
     }
 }
 

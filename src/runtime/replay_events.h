@@ -22,5 +22,7 @@ bool tsi_replay_at(const ts_rank *rank, char *out, size_t size, int64_t *begin_n
 
 /* The action that a work which computes is for: itself, or the operator whose operation it is. */
 int32_t tsi_step_computing(const tsi_step_list *list, int32_t of);
+/* What a wait waits for: the latest operation before it on what it reads; none: the wait. */
+const tsi_action *tsi_step_waited_for(const tsi_step_list *list, int32_t wait);
 
 #endif

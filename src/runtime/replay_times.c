@@ -87,20 +87,29 @@ static void take_least(tsi_action *a, double us)
     if (us >= 0 && (a->us < 0 || us < a->us)) a->us = us;
 }
 
+static ts_status note_wait(ts_step *s, int32_t action, int64_t ns)
+{
+    s->waited_ns += ns;
+    TSI_TRY(tsi_room(&s->waited, s->waited_count, &s->waited_capacity, sizeof *s->waited,
+                     "times of a step"));
+    s->waited[s->waited_count++] = (tsi_waited){ action, ns };
+    return TS_OK;
+}
+
 /* The time of each action's works in this replay; of operations, that of the operation, and in `us`
  * -1 for those that have works of their own. */
-static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double *us)
+static ts_status sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double *us)
 {
     lanes all = { .count = 0 };
-    s->waited_ns = 0;
+    s->waited_ns = s->waited_count = 0;
     for (int32_t i = 0; s->timed == 0 && i < list->action_count; i++)
         if (is_operation(&list->action[i])) list->action[i].us = -1; /* of another order */
     for (int64_t i = 0; i < s->kept.count; i++) {
         const tsi_kept_work *work = &s->kept.work[i];
         bool communicates = tsi_again_is_one(work);
-        if (communicates) s->waited_ns += ns[i];
         int64_t recorded = tsi_works_recorded(&s->works, i);
         int32_t of = recorded < s->worked.count ? s->worked.action[recorded] : -1;
+        if (communicates) TSI_TRY(note_wait(s, of, ns[i]));
         if (of < 0) continue;
         tsi_action *a = &list->action[of];
         if (!communicates) {
@@ -110,6 +119,7 @@ static void sum_works(ts_step *s, tsi_step_list *list, const int64_t *ns, double
             take_least(a, operation_us(&all, s->rank, a, work, ns[i]));
         }
     }
+    return TS_OK;
 }
 
 static ts_status time_actions(ts_step *s, const int64_t *ns)
@@ -119,9 +129,9 @@ static ts_status time_actions(ts_step *s, const int64_t *ns)
     if (!list) return TS_OK;
     double *us = tsi_calloc((size_t)list->action_count + 1, sizeof *us);
     if (!us) return tsi_fail_memory("times of a step", (size_t)list->action_count * sizeof *us);
-    sum_works(s, list, ns, us);
-    s->timed++;
-    for (int32_t i = 0; i < list->action_count; i++) {
+    ts_status status = sum_works(s, list, ns, us);
+    s->timed += status == TS_OK;
+    for (int32_t i = 0; status == TS_OK && i < list->action_count; i++) {
         tsi_action *a = &list->action[i];
         tsi_action_class kind = tsi_action_class_of(a->kind);
         if (kind == TSI_CLASS_COLLECTIVE && us[i] >= 0) a->us = 0; /* its operator's */
@@ -130,7 +140,7 @@ static ts_status time_actions(ts_step *s, const int64_t *ns)
         a->us = before + (us[i] - before) / (double)s->timed;
     }
     tsi_free(us);
-    return TS_OK;
+    return status;
 }
 
 ts_status ts_step_time(ts_step *s)
@@ -142,4 +152,21 @@ ts_status ts_step_time(ts_step *s)
     if (status == TS_OK) status = time_actions(s, ns);
     tsi_free(ns);
     return status;
+}
+
+ts_status ts_step_waits(const ts_step *s, ts_step_wait_fn visit, void *context)
+{
+    if (!s || !visit) return TS_ERR_NULL;
+    const tsi_step_list *list = tsi_step_list_of(s->value, s->rank->index);
+    for (int64_t i = 0; i < s->waited_count; i++) {
+        int32_t of = s->waited[i].action;
+        ts_step_wait is = { .kind = "other", .along = "", .ns = s->waited[i].ns };
+        const tsi_action *a = of >= 0 ? &list->action[of] : NULL;
+        if (a && a->kind == TSI_ACTION_WAIT) a = tsi_step_waited_for(list, of);
+        if (a && (a->group >= 0 || a->peer >= 0)) is.kind = tsi_action_names[a->kind];
+        if (a && a->group >= 0 && s->value->group[a->group].along)
+            is.along = s->value->group[a->group].along;
+        visit(&is, context);
+    }
+    return TS_OK;
 }

@@ -170,7 +170,7 @@ says "bench cuda without a GPU" 0 "add_rms_norm_backward, 1 MiB, 2048 columns" "
 says "bench space" 0 "max_pool 3x3, rows over 2 ranks" "$tessera" bench space --seconds 1 --extent 9 --channels 2
 says "bench replay" 0 "a step of 1 x 64 on fsdp=2, replayed" "$tessera" bench replay --seconds 1 --layers 1 \
     --hidden 64 --ranks 2 --mesh fsdp=2
-says "bench replay in another order" 0 "fsdp=2: exposed communication, reordered" "$tessera" bench replay --order \
+says "bench replay in another order" 0 "fsdp=2: of it for exchange over fsdp" "$tessera" bench replay --order \
     --seconds 1 --layers 1 --hidden 64 --context 8 --threads 1
 says "bench replay on no mesh" 2 "expected '=' after the axis name" "$tessera" bench replay --mesh xx
 says "bench replay on no engine" 2 'there is no engine "warp"' "$tessera" bench replay --engine warp

@@ -154,6 +154,11 @@ static void check_program(test *t, const ts_step *recorded)
     ts_program_destroy(program);
 }
 
+static void add_wait(const ts_step_wait *wait, void *context)
+{
+    *(int64_t *)context += wait->kind[0] && wait->along ? wait->ns : 0;
+}
+
 /* After a timed replay the program says how long operators take, and operations that somebody waits
  * for later: on every member alike. */
 static void check_times(test *t, const ts_step *recorded, const ts_program *program)
@@ -161,6 +166,10 @@ static void check_times(test *t, const ts_step *recorded, const ts_program *prog
     ts_step_summary is = TS_INIT(ts_step_summary);
     TEST_OK(t, ts_step_summarise(recorded, &is));
     TEST_CHECK(t, is.waited_ns > 0 || t->count == 1);
+    int64_t waited = 0;
+    TEST_OK(t, ts_step_waits(recorded, add_wait, &waited));
+    TEST_SAY(t, waited == is.waited_ns, "waits of %lld ns, %lld in all", (long long)waited,
+             (long long)is.waited_ns);
     const tsi_step *step = program->step;
     double sum[2] = { 0, 0 }; /* of operations, on the first rank and here */
     for (int k = 0; k < 2; k++) {
