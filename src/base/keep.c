@@ -71,12 +71,16 @@ ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work)
 
 void tsi_keep_pause(const ts_rank *rank)
 {
-    if (rank->kept) (void)leave(rank->kept); /* recorded if it fails */
+    if (!rank->kept) return;
+    rank->kept->paused++;
+    (void)leave(rank->kept); /* recorded if it fails */
 }
 
 void tsi_keep_resume(const ts_rank *rank)
 {
-    if (rank->kept) (void)come_back(rank->kept);
+    if (!rank->kept) return;
+    rank->kept->paused--;
+    (void)come_back(rank->kept);
 }
 
 static tsi_kept_stream *stream_find(const tsi_kept *kept, uint64_t recorded)

@@ -64,8 +64,8 @@ typedef struct tsi_kept { /* zero is an empty one */
     int64_t count, capacity;
     tsi_kept_stream *stream; /* each time the step runs it draws from others */
     int64_t stream_count, stream_capacity;
-    int32_t inside; /* depth of functions that run; > 0: nothing is kept */
-    int32_t reserved;
+    int32_t inside;     /* depth of functions that run; > 0: nothing is kept */
+    int32_t paused;     /* of them, those between tsi_keep_pause and tsi_keep_resume */
     _Atomic int64_t at; /* the piece of work that the latest run began last; any thread looks */
     /* (optional) Of a device that captures: what is asked of it goes into a graph until it is
      * turned off, which runs the graph and keeps it. */

@@ -21,15 +21,15 @@
 #include "tessera/world.h"
 
 typedef enum tsi_news {
-    TSI_NEWS_FREE,    /* tsi_storage (array/array.h) that was asked to be told of: memory goes */
-    TSI_NEWS_ISSUE,   /* tsi_issued (comm/comm.h): a collective or message was issued */
-    TSI_NEWS_WAIT,    /* ts_work: an asynchronous one was waited for */
-    TSI_NEWS_AGREE,   /* its name: what was issued last was an agreement of ranks, for no data */
-    TSI_NEWS_STAGE,   /* tsi_storage: a move took it for itself, beside source and target */
-    TSI_NEWS_FILL,    /* tsi_filled (tensor/tensor.h): a tensor was made, by no call */
-    TSI_NEWS_MOVING,  /* NULL: tensors are about to move; what was issued before is not for them */
-    TSI_NEWS_MOVE,    /* tsi_moved (tensor/tensor.h): a tensor is now another, in another layout */
-    TSI_NEWS_WRITE,   /* ts_tensor: a variable that has a value is about to get another */
+    TSI_NEWS_FREE,   /* tsi_storage (array/array.h) that was asked to be told of: memory goes */
+    TSI_NEWS_ISSUE,  /* tsi_issued (comm/comm.h): a collective or message was issued */
+    TSI_NEWS_WAIT,   /* ts_work: an asynchronous one was waited for */
+    TSI_NEWS_AGREE,  /* its name: what was issued last was an agreement of ranks, for no data */
+    TSI_NEWS_STAGE,  /* tsi_storage: a move took it for itself, beside source and target */
+    TSI_NEWS_FILL,   /* tsi_filled (tensor/tensor.h): a tensor was made, by no call */
+    TSI_NEWS_MOVING, /* NULL: a move or an algorithm begins; what was issued before is not for it */
+    TSI_NEWS_MOVE,   /* tsi_moved (tensor/tensor.h): a tensor is now another, in another layout */
+    TSI_NEWS_WRITE,  /* ts_tensor: a variable that has a value is about to get another */
     TSI_NEWS_MESSAGE, /* tsi_message (tensor/tensor.h): a tensor was sent or received */
     TSI_NEWS_DROP,    /* ts_tensor: one with a history goes */
     TSI_NEWS_CLOSE,   /* tsi_closed (tensor/tensor.h): a scope is about to close */

@@ -33,7 +33,7 @@ static void name_in_scope(const ts_rank *rank, const char *name, char *out)
 int64_t tsi_recording_works(const tsi_recording *r)
 {
     const tsi_kept *kept = r->rank->kept;
-    return kept ? kept->count + (kept->inside > 0) : 0;
+    return kept && kept->paused == 0 ? kept->count + (kept->inside > 0) : 0;
 }
 
 /* The pieces below `works` that belong to no action yet belong to the last one. */
@@ -137,7 +137,16 @@ static void take_implicit(tsi_recording *r)
     }
 }
 
-/* What is there, or some rows of it, is changed. */
+static bool is_read(const tsi_recording *r, int32_t value)
+{
+    int64_t i = 0;
+    while (i < r->touch_count && (r->touch[i].value != value || r->touch[i].how != TSI_READS))
+        i++;
+    return i < r->touch_count;
+}
+
+/* What is there, or some rows of it, is changed. What calls inside of this one made, and is not on
+ * its way, is its own: who reads it comes behind. */
 static void touch_outputs(tsi_recording *r, const tsi_op_record *call)
 {
     const tsi_op_plan *plan = call->plan;
@@ -147,7 +156,20 @@ static void touch_outputs(tsi_recording *r, const tsi_op_record *call)
             tsi_recording_touch(r, call->out[o], TSI_WRITES);
         else
             (void)tsi_recording_made(r, call->out[o], plan->op->name);
+        if (b && plan->algorithm > 0 && !call->out[o]->move && !is_read(r, b->value))
+            tsi_recording_touch_value(r, b->value, TSI_WRITES);
     }
+}
+
+/* The operations that the call did itself, without calls inside; see tsi_recording_write_own. */
+static int32_t write_own(tsi_recording *r, const tsi_op_record *call)
+{
+    if (call->plan->algorithm == 0 || r->told || tsi_recording_under_way(r)) return -1;
+    for (int32_t i = 0; i < call->plan->input_count; i++) {
+        const tsi_recorded *b = tsi_recording_block(r, call->in[i]);
+        if (b) tsi_recording_touch_value(r, b->value, TSI_READS);
+    }
+    return tsi_recording_write_own(r);
 }
 
 /* All of it, or the rows that are here. What was moved for the call goes with the call itself. */
@@ -156,12 +178,14 @@ static void write_call(tsi_recording *r, const tsi_op_record *call, bool whole)
     const tsi_op_plan *plan = call->plan;
     char name[TSI_RECORDING_NAME], place[TSI_RECORDING_NAME];
     name_in_scope(r->rank, plan->op->name, name);
+    int32_t own = whole ? write_own(r, call) : -1;
     tsi_recording_catch_up(r);
     tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
     action.what = name;
     tsi_recording_place(r->rank, place, &action);
     for (int32_t i = 0; i < plan->input_count; i++)
         if (call->in[i]) tsi_recording_touch(r, call->in[i], TSI_READS);
+    tsi_recording_touch_value(r, own, TSI_READS);
     if (whole) take_implicit(r);
     touch_outputs(r, call);
     action.us = kernel_us(r);

@@ -71,11 +71,12 @@ typedef struct told { /* what the operations that are not written yet are for */
     int64_t count;
     int32_t value, made; /* that a wait names; that the last of them makes; -1: none */
     int64_t first, last; /* operations among those that were issued */
+    bool own;            /* they are an operator's, which reads what the last of them leaves */
 } told;
 
 static told told_so_far(const tsi_recording *r)
 {
-    told t = { r->touch, r->form, r->touch_count, -1, -1, -1, -1 };
+    told t = { r->touch, r->form, r->touch_count, -1, -1, -1, -1, false };
     for (int64_t i = 0; i < t.count; i++) {
         bool makes = t.touch[i].how == TSI_MAKES;
         if (t.value < 0 || makes) t.value = t.touch[i].value;
@@ -94,7 +95,7 @@ static told told_so_far(const tsi_recording *r)
 static bool leaves_round(const tsi_recording *r, const told *t, int64_t index)
 {
     const tsi_pending *p = &r->issued[index];
-    if (index == t->last) return p->waited && t->made < 0;
+    if (index == t->last) return (p->waited || t->own) && t->made < 0;
     return p->waited || p->action.queue != r->issued[t->last].action.queue;
 }
 
@@ -128,12 +129,13 @@ static void write_wait(tsi_recording *r, tsi_pending *p)
 }
 
 /* Touches of the moves that were told go to the operations that were issued for them. Those whose
- * purpose was not told touch nothing. */
-static void write_issued(tsi_recording *r)
+ * purpose was not told touch nothing. Returns what the last of them leaves; -1: there is none. */
+static int32_t write_issued(tsi_recording *r, bool own)
 {
     told t = told_so_far(r);
+    t.own = own;
     int64_t kept = 0;
-    if (t.first < 0 && t.count == 0) return;
+    if (t.first < 0 && t.count == 0) return -1;
     r->touch = NULL; /* they are handed out below */
     r->form = NULL;
     r->touch_count = r->touch_capacity = r->form_capacity = 0;
@@ -145,12 +147,14 @@ static void write_issued(tsi_recording *r)
         else
             write_operation(r, &t, i);
     }
+    int32_t left = t.last >= 0 ? r->issued[t.last].value : -1;
     for (int64_t i = 0; i < r->issued_count; i++) /* those that have ended need no wait */
         if (r->issued[i].work) r->issued[kept++] = r->issued[i];
     r->issued_count = kept;
     r->told = r->hidden = false;
     tsi_free(t.touch);
     tsi_free(t.form);
+    return left;
 }
 
 bool tsi_recording_any_issued(const tsi_recording *r)
@@ -172,9 +176,16 @@ int64_t tsi_recording_works_before(const tsi_recording *r)
     return t.first < 0 ? tsi_recording_works(r) : r->issued[t.first].works - 1;
 }
 
+int32_t tsi_recording_write_own(tsi_recording *r)
+{
+    if (tsi_recording_any_issued(r)) return write_issued(r, true);
+    r->touch_count = 0;
+    return -1;
+}
+
 void tsi_recording_catch_up(tsi_recording *r)
 {
-    write_issued(r);
+    (void)write_issued(r, false);
     tsi_recording_write_freed(r);
 }
 
@@ -317,7 +328,7 @@ void tsi_recording_hear_issue(void *context, void *what)
     const tsi_issued *issued = what;
     char name[TSI_RECORDING_NAME];
     if (r->status != TS_OK) return;
-    if (r->told) write_issued(r); /* those before have their purpose */
+    if (r->told) (void)write_issued(r, false); /* those before have their purpose */
     if (!tsi_recording_any_issued(r)) tsi_recording_write_freed(r);
     tsi_pending p = {
         .work = issued->work, .value = -1, .works = tsi_recording_works(r), .wait_of = -1
@@ -340,7 +351,7 @@ void tsi_recording_hear_agree(void *context, void *what)
     if (r->rank->kept)
         r->issued_count--;
     else
-        write_issued(r);
+        (void)write_issued(r, false);
 }
 
 /* What it is for is told later: the wait is written with it. */

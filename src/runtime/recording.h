@@ -99,7 +99,8 @@ tsi_recorded *tsi_recording_block(tsi_recording *r,
                                   const ts_tensor *t); /* that was seen, or NULL */
 
 /* ---- record.c */
-/* Pieces of work that the rank has kept so far, with the one that is under way. */
+/* Pieces of work that the rank has kept so far, with the one that is under way. None inside of what
+ * is kept as a whole: that is its operator's, which is told last. */
 int64_t tsi_recording_works(const tsi_recording *r);
 /* With what was touched; the pieces of work below `works` that belong to no action are its. */
 void tsi_recording_append_with(tsi_recording *r, const tsi_action *action, int64_t works);
@@ -116,6 +117,10 @@ bool tsi_recording_under_way(const tsi_recording *r);  /* one of those, that nob
 int64_t tsi_recording_works_before(const tsi_recording *r);
 /* Groups of those lie along axes of the mesh that the tensor moves on. */
 void tsi_recording_issued_along(tsi_recording *r, const tsi_moved *moved);
+/* Those of an operator that is about to be written, and has waited for them: they read what is
+ * touched. Returns a value that the last of them leaves, for the operator to read; -1: there are
+ * none. */
+int32_t tsi_recording_write_own(tsi_recording *r);
 /* Before anything else is written: what was issued, then what was freed. */
 void tsi_recording_catch_up(tsi_recording *r);
 void tsi_recording_hear_issue(void *recording, void *issued);

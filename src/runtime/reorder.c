@@ -39,6 +39,8 @@ typedef struct matching {
     int32_t *place; /* [recorded action]: where the program has it (its first part); -1: not yet */
     int32_t *whole; /* [action of the program]: the recorded one that it is a part of; -1: none */
     int64_t *left;  /* [recorded action]: bytes of parts that are still to come */
+    int64_t *last;  /* [recorded action]: its last piece of work; -1: none, an operation is inside
+                       of the next action that has one */
     int32_t moves;  /* the first recorded operation that did not come yet */
 } matching;
 
@@ -77,9 +79,10 @@ static ts_status matching_begin(matching *m)
     m->used = tsi_calloc(n, sizeof *m->used);
     m->place = tsi_calloc(n, sizeof *m->place);
     m->left = tsi_calloc(n, sizeof *m->left);
+    m->last = tsi_calloc(n, sizeof *m->last);
     m->whole = tsi_alloc_array((size_t)m->to->action_count + 1, sizeof *m->whole);
-    if (!m->line || !m->by || !m->used || !m->place || !m->left || !m->whole)
-        return tsi_fail_memory("a match", n * 32);
+    if (!m->line || !m->by || !m->used || !m->place || !m->left || !m->last || !m->whole)
+        return tsi_fail_memory("a match", n * 40);
     for (int32_t i = 0; i < m->to->action_count; i++)
         m->whole[i] = -1;
     for (int32_t i = 0; i < m->from->action_count; i++) {
@@ -102,6 +105,7 @@ static void matching_end(matching *m)
     tsi_free(m->used);
     tsi_free(m->place);
     tsi_free(m->left);
+    tsi_free(m->last);
     tsi_free(m->whole);
 }
 
@@ -289,18 +293,12 @@ static ts_status match(matching *m)
 /* What no action ends with comes when it is needed. */
 static const int64_t when_needed = INT64_MAX;
 
-static ts_status keys_of(const ts_step *s, const matching *m, int64_t *key)
+static void keys_of(const ts_step *s, const matching *m, int64_t *key)
 {
-    int64_t actions = m->from->action_count;
-    int64_t *last = tsi_alloc_array((size_t)actions + 1, sizeof *last);
-    if (!last) return tsi_fail_memory("an order of a step", (size_t)actions * sizeof *last);
-    tsi_last_works(s, last, actions);
     for (int64_t i = 0; i < s->works.piece_count; i++)
         key[i] = when_needed;
-    for (int64_t of = 0; of < actions; of++)
-        if (last[of] >= 0) key[tsi_works_piece_of(&s->works, last[of])] = m->place[of];
-    tsi_free(last);
-    return TS_OK;
+    for (int64_t of = 0; of < m->from->action_count; of++)
+        if (m->last[of] >= 0) key[tsi_works_piece_of(&s->works, m->last[of])] = m->place[of];
 }
 
 static void keys_of_parts(const tsi_parteds *all, int64_t *key)
@@ -355,8 +353,17 @@ static uint64_t hash_action(uint64_t hash, const tsi_action *a, int64_t rank)
     return tsi_hash_text(hash, a->what ? a->what : "");
 }
 
+static void add_action(chain *c, const matching *m, int32_t of, int32_t number, uint64_t *hash)
+{
+    const tsi_action *a = &m->from->action[of];
+    *hash = hash_action(*hash, a, m->rank);
+    if (a->group >= 0) c->share += share_of(&m->recorded->group[a->group], m->rank, number);
+    c->share %= SHARES;
+}
+
 /* The action that a piece begins: of its works the first that has an operation. -1: not known. All
- * that it begins, several where it is a batch, goes into the hash and the share. */
+ * that it begins, several where it is a batch or an operator with operations inside, goes into the
+ * hash and the share. */
 static int32_t add_piece(chain *c, const matching *m, const tsi_piece *p, int32_t number,
                          uint64_t *hash)
 {
@@ -368,9 +375,9 @@ static int32_t add_piece(chain *c, const matching *m, const tsi_piece *p, int32_
         const tsi_action *a = &m->from->action[of];
         if (any < 0) any = of;
         if (first < 0 && communicates(a)) first = of;
-        *hash = hash_action(*hash, a, m->rank);
-        if (a->group >= 0) c->share += share_of(&m->recorded->group[a->group], m->rank, number);
-        c->share %= SHARES;
+        for (int32_t k = of - 1; k >= 0 && m->last[k] < 0; k--)
+            if (communicates(&m->from->action[k])) add_action(c, m, k, number, hash);
+        add_action(c, m, of, number, hash);
         before = of;
     }
     *hash = tsi_hash_mix(*hash, (uint64_t)number);
@@ -446,7 +453,8 @@ static ts_status order_by_program(ts_step *s, const tsi_step *given, int64_t *ke
                    .rank = me };
     ts_status status = match(&m);
     if (status == TS_OK) status = tsi_step_prove(given, &(tsi_step_rules){ .buffered = true });
-    if (status == TS_OK) status = keys_of(s, &m, key);
+    if (status == TS_OK) tsi_last_works(s, m.last, m.from->action_count);
+    if (status == TS_OK) keys_of(s, &m, key);
     if (status == TS_OK) status = tsi_parts_find(&c->parts, s, m.to, m.whole, m.from->action_count);
     c->parts_asked = status == TS_OK;
     if (status == TS_OK) status = tsi_parts_agree(&c->parts, s, given);

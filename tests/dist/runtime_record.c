@@ -330,10 +330,10 @@ TS_TEST_RANKS(operations_of_the_caller_move_no_tensors, 2, 3)
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     tsi_recording *recording = NULL;
     tsi_step *step = NULL;
-    float number[6] = { 1, 1, 1, 1, 1, 1 };
+    float number[7] = { 1, 1, 1, 1, 1, 1, 1 };
     ts_work *work[2] = { NULL };
     ts_scope scope = ts_scope_open(t->me, "own");
-    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 6), "S(0)"), *y[7], *z = ts_square(x);
+    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(6, 6), "S(0)"), *y[8], *z = ts_square(x);
     const ts_sharding *to[] = { ts_sharding_get(mesh, "S(1)"), ts_sharding_get(mesh, "R") };
     TEST_OK(t, tsi_record_begin(t->me, &recording));
     TEST_OK(t, add_up(t, &number[0], 0, &work[0]));
@@ -350,7 +350,9 @@ TS_TEST_RANKS(operations_of_the_caller_move_no_tensors, 2, 3)
     y[6] = ts_shift(z, "x", 0);
     for (int i = 0; i < 2; i++)
         TEST_OK(t, ts_work_wait(work[i]));
-    for (int i = 0; i < 7; i++)
+    TEST_OK(t, add_up(t, &number[6], 0, NULL));
+    y[7] = ts_roll(z, (int64_t[]){ 1 }, (int64_t[]){ 0 }, 1); /* sends rows itself */
+    for (int i = 0; i < 8; i++)
         TEST_OK(t, ts_tensor_wait(y[i]));
     TEST_OK(t, ts_scope_close(scope));
     TEST_OK(t, tsi_record_end(recording, &step));

@@ -204,7 +204,7 @@ typedef struct rolled {
     ts_tensor *x, *y, *to;
 } rolled;
 
-/* What roll sends touches no value, and stands between two that go as one. */
+/* What roll sends is its own, and stands between two that go as one. */
 static ts_status roll_step(void *context)
 {
     const rolled *r = context;
@@ -235,7 +235,38 @@ static void begin_behind_first(test *t, tsi_step_list *list)
     TEST_OK(t, tsi_list_permute(list, order));
 }
 
-TS_TEST_RANKS(operations_without_values_stay_out_of_buckets, 2, 3)
+static bool touches(const tsi_step_list *list, int32_t action, int32_t value, tsi_touch_how how)
+{
+    const tsi_action *a = &list->action[action];
+    const tsi_touch *touch = tsi_step_touches(list, a);
+    int32_t i = 0;
+    while (i < a->touch_count && (touch[i].value != value || touch[i].how != (int32_t)how))
+        i++;
+    return i < a->touch_count;
+}
+
+/* An operation of roll's own reads what roll reads, and leaves something that roll reads: it stays
+ * between the two. */
+static void check_own_operation(test *t, const tsi_step_list *list)
+{
+    int32_t call = 0, tied = 0;
+    while (call < list->action_count &&
+           (!list->action[call].what || strcmp(list->action[call].what, "roll") != 0))
+        call++;
+    TEST_CHECK(t, call < list->action_count);
+    for (int32_t i = 0; i < call; i++) {
+        bool reads = false, leaves = false;
+        for (int32_t v = 0; list->action[i].group >= 0 && v < list->value_count; v++) {
+            bool read = touches(list, call, v, TSI_READS);
+            reads = reads || (read && touches(list, i, v, TSI_READS));
+            leaves = leaves || (read && touches(list, i, v, TSI_MAKES));
+        }
+        tied += reads && leaves;
+    }
+    TEST_SAY(t, tied == 1, "%d operations are tied to their operator", tied);
+}
+
+TS_TEST_RANKS(operations_of_operators_stay_out_of_buckets, 2, 3)
 {
     ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
     ts_shape shape = TS_SHAPE(SIDE, SIDE);
@@ -250,6 +281,8 @@ TS_TEST_RANKS(operations_without_values_stay_out_of_buckets, 2, 3)
     int64_t moves = 0;
     double far = NAN;
     TEST_OK(t, ts_step_program(step, &program));
+    for (int32_t i = 0; i < program->step->list_count; i++)
+        check_own_operation(t, &program->step->list[i]);
     for (int32_t i = 0; i < program->step->list_count; i++)
         begin_behind_first(t, &program->step->list[i]);
     TEST_OK(t, tsi_pass_bucket(program->step, 1 << 20, &moves));
@@ -497,6 +530,80 @@ TS_TEST_RANKS(pairs_that_cross_begin_as_recorded, 3, 4)
     ts_step_destroy(step);
     for (int i = 0; i < 2; i++)
         ts_group_release(usual.pair[i]);
+}
+
+/* ---- operators with calls and operations inside ---------------------------------------------- */
+
+typedef struct classes {
+    ts_rank *me;
+    ts_tensor *x, *labels, *loss;
+} classes;
+
+/* The loss makes zeros, and adds up over ranks, inside of one piece of work. */
+static ts_status classes_step(void *context)
+{
+    const classes *c = context;
+    ts_scope scope = ts_scope_open(c->me, NULL);
+    ts_tensor *y = ts_redistribute(c->x, "S(1)");
+    ts_tensor *loss = ts_cross_entropy(ts_mul(y, y), c->labels);
+    ts_status status = ts_foreach_copy((ts_list){ &c->loss, 1 }, (ts_list){ &loss, 1 });
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+/* What reads nothing comes first. Returns how many there are. */
+static int32_t needs_nothing_first(test *t, tsi_step_list *list)
+{
+    int32_t order[96], count = 0, free = 0;
+    TEST_CHECK(t, list->action_count <= 96);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; i < list->action_count; i++) {
+            const tsi_action *a = &list->action[i];
+            const tsi_touch *touch = tsi_step_touches(list, a);
+            bool needs = a->kind != TSI_ACTION_OPERATOR || a->touch_count == 0;
+            for (int32_t k = 0; k < a->touch_count; k++)
+                needs = needs || touch[k].how != TSI_MAKES;
+            if (needs == (pass == 1)) order[count++] = i;
+        }
+        if (pass == 0) free = count;
+    }
+    TEST_OK(t, tsi_list_permute(list, order));
+    return free;
+}
+
+/* Its time is the operator's, and so is its place, whatever was told inside. */
+TS_TEST_RANKS(an_operator_with_calls_inside_is_where_its_call_is, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    if (keeps_order(t, mesh)) return;
+    enum { LABELS = 8, CLASSES = 4096 }; /* so many that they stay where they are */
+    classes c = { .me = t->me };
+    c.x = ts_rand(mesh, TS_DTYPE_F32, TS_SHAPE(LABELS, CLASSES), "S(0)");
+    c.labels = ts_randint(mesh, TS_DTYPE_I64, TS_SHAPE(LABELS), "R",
+                          TS_OPTIONS(ts_random_options, .high = CLASSES));
+    c.loss = ts_full(0, mesh, TS_DTYPE_F32, TS_SHAPE_SCALAR, "R");
+    ts_program *program = NULL;
+    ts_step_order is = TS_INIT(ts_step_order);
+    ts_step *step = ts_step_record(t->me, classes_step, &c);
+    double was = NAN, now = NAN;
+    TEST_OK(t, ts_tensor_item(c.loss, &was));
+    TEST_OK(t, ts_step_time(step));
+    TEST_OK(t, ts_step_program(step, &program));
+    for (int32_t r = 0; r < program->step->list_count; r++) {
+        tsi_step_list *list = &program->step->list[r];
+        int32_t free = needs_nothing_first(t, list);
+        TEST_CHECK(t, free > 0);
+        for (int32_t i = 0; i < free; i++)
+            TEST_SAY(t, list->action[i].us == 0, "%s takes %g us", list->action[i].what,
+                     list->action[i].us);
+    }
+    TEST_OK(t, ts_step_reorder(step, program, 1 << 20, &is));
+    TEST_CHECK(t, is.taken && is.agreed);
+    TEST_OK(t, ts_step_replay(step));
+    TEST_OK(t, ts_tensor_item(c.loss, &now));
+    TEST_SAY(t, now == was && now > 0, "%g, recorded %g", now, was);
+    ts_program_destroy(program);
+    ts_step_destroy(step);
 }
 
 /* ---- results that nobody has any more -------------------------------------------------------- */

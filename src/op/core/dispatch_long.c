@@ -329,6 +329,7 @@ ts_status tsi_op_run_algorithm(ts_rank *rank, const tsi_op_plan *plan, ts_tensor
     if (!io.group) return ts_rank_status(rank);
     tsi_op_state *state = tsi_op_state_of(rank);
     int64_t stated = state->implicit_bytes;
+    tsi_tell(rank, TSI_NEWS_MOVING, NULL);
     ts_status status = plan->op->algorithm[plan->algorithm - 1].run(&io);
     state->implicit_bytes = stated; /* what its own calls move is in what it stated */
     return status;
