@@ -247,15 +247,20 @@ static void take_back(tsi_recording *r, const aside *of)
     r->form_capacity = of->form_capacity;
 }
 
-/* With what was touched since they were set aside. */
-static void append_before(tsi_recording *r, const char *what)
+void tsi_recording_append_operator(tsi_recording *r, const char *what, int64_t works)
 {
     tsi_action action = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
     char name[TSI_RECORDING_NAME], place[TSI_RECORDING_NAME];
     name_in_scope(r->rank, what, name);
     action.what = name;
     tsi_recording_place(r->rank, place, &action);
-    tsi_recording_append_with(r, &action, tsi_recording_works_before(r));
+    tsi_recording_append_with(r, &action, works);
+}
+
+/* With what was touched since they were set aside. */
+static void append_before(tsi_recording *r, const char *what)
+{
+    tsi_recording_append_operator(r, what, tsi_recording_works_before(r));
 }
 
 /* Operations read a copy of a tensor that was made before they began: the tensor may go while they

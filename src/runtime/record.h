@@ -9,7 +9,8 @@
  *
  * Operations that run while the rank goes on are on queues of their own: one per channel (on the
  * first channel one for each of the first groups), one for sends, one for receives. What one round
- * of a move leaves for the next is a value without bytes. */
+ * of a move leaves for the next is a value without bytes: it is waited for, an operator
+ * `redistribute` reads it, and the next round what that makes. */
 #ifndef TSI_RUNTIME_RECORD_H
 #define TSI_RUNTIME_RECORD_H
 

@@ -99,17 +99,30 @@ static bool leaves_round(const tsi_recording *r, const told *t, int64_t index)
     return p->waited || p->action.queue != r->issued[t->last].action.queue;
 }
 
+/* What was waited for before an operation of the same move goes through the rank's hands: it begins
+ * behind the wait. Returns what it reads; -1: nothing was waited for. */
+static int32_t write_between(tsi_recording *r, int64_t index)
+{
+    if (index == 0 || r->issued[index - 1].wait_of < 0) return -1;
+    for (int64_t i = index - 1; i >= 0 && r->issued[i].wait_of >= 0; i--)
+        tsi_recording_touch_value(r, r->issued[i].value, TSI_READS);
+    int32_t made = tsi_recording_round(r);
+    tsi_recording_touch_value(r, made, TSI_MAKES);
+    tsi_recording_append_operator(r, "redistribute", r->issued[index].works - 1);
+    return made;
+}
+
 /* The first operation reads what moves, the last makes what came of it; in between each reads what
- * was waited for before it. */
+ * came of the waits before it. */
 static void write_operation(tsi_recording *r, const told *t, int64_t index)
 {
     tsi_pending *p = &r->issued[index];
+    int32_t between = write_between(r, index);
     for (int64_t k = 0; k < t->count; k++)
         if (t->touch[k].how == TSI_READS ? index == t->first : index == t->last)
             tsi_recording_touch_as(r, t->touch[k].value, (tsi_touch_how)t->touch[k].how,
                                    t->form[k]);
-    for (int64_t i = index - 1; i >= 0 && r->issued[i].wait_of >= 0; i--)
-        tsi_recording_touch_value(r, r->issued[i].value, TSI_READS);
+    tsi_recording_touch_value(r, between, TSI_READS);
     if (index == t->first) tsi_recording_make_staged(r);
     if (index == t->last) tsi_recording_end_staged(r);
     p->value = t->value;
@@ -126,6 +139,18 @@ static void write_wait(tsi_recording *r, tsi_pending *p)
     p->value = r->issued[p->wait_of].value;
     tsi_recording_touch_value(r, p->value, TSI_READS);
     tsi_recording_append_with(r, &p->action, p->works);
+}
+
+/* What moved is there when all of them have ended, on whichever queue: who waits for the last waits
+ * for all. */
+static void note_beside(const tsi_recording *r, const told *t)
+{
+    tsi_pending *last = t->last >= 0 ? &r->issued[t->last] : NULL;
+    for (int64_t i = t->first; last && i < t->last; i++) {
+        const tsi_pending *p = &r->issued[i];
+        if (p->wait_of < 0 && !p->waited && p->action.queue != last->action.queue)
+            last->beside[p->action.queue] = p->value;
+    }
 }
 
 /* Touches of the moves that were told go to the operations that were issued for them. Those whose
@@ -147,6 +172,7 @@ static int32_t write_issued(tsi_recording *r, bool own)
         else
             write_operation(r, &t, i);
     }
+    note_beside(r, &t);
     int32_t left = t.last >= 0 ? r->issued[t.last].value : -1;
     for (int64_t i = 0; i < r->issued_count; i++) /* those that have ended need no wait */
         if (r->issued[i].work) r->issued[kept++] = r->issued[i];
@@ -333,6 +359,7 @@ void tsi_recording_hear_issue(void *context, void *what)
     tsi_pending p = {
         .work = issued->work, .value = -1, .works = tsi_recording_works(r), .wait_of = -1
     };
+    memset(p.beside, 0xff, sizeof p.beside); /* -1 */
     p.action = TSI_ACTION_INIT(action_kind(issued->operation->print.kind));
     ts_status status = describe(r, issued, &p.action, name);
     if (status == TS_OK && p.action.peer == r->rank->index) return; /* to itself: no message */
@@ -381,6 +408,8 @@ void tsi_recording_hear_wait(void *context, void *what)
         tsi_action wait = TSI_ACTION_INIT(TSI_ACTION_WAIT);
         tsi_recording_place(r->rank, place, &wait);
         tsi_recording_touch_value(r, r->issued[i].value, TSI_READS);
+        for (int32_t q = 0; q < TSI_STEP_QUEUES; q++)
+            tsi_recording_touch_value(r, r->issued[i].beside[q], TSI_READS);
         tsi_recording_append_with(r, &wait, tsi_recording_works(r));
         memmove(&r->issued[i], &r->issued[i + 1],
                 (size_t)(--r->issued_count - i) * sizeof *r->issued);

@@ -36,6 +36,8 @@ typedef struct tsi_pending { /* an operation that was issued */
     bool written;        /* it is in the list; waits for being waited for */
     bool waited;         /* for it, before it was told what it is for: a round of several */
     int64_t wait_of;     /* it is that wait, for the one of this number; -1: an operation */
+    /* [queue]: of the last of a move, what the others leave that run beside it; -1: nothing */
+    int32_t beside[TSI_STEP_QUEUES];
 } tsi_pending;
 
 typedef struct tsi_rewritten { /* a variable that the step read and then gave another value */
@@ -105,6 +107,7 @@ int64_t tsi_recording_works(const tsi_recording *r);
 /* With what was touched; the pieces of work below `works` that belong to no action are its. */
 void tsi_recording_append_with(tsi_recording *r, const tsi_action *action, int64_t works);
 void tsi_recording_append(tsi_recording *r, const tsi_action *action); /* all of them */
+void tsi_recording_append_operator(tsi_recording *r, const char *what, int64_t works);
 /* Where the program calls from, in `place`: file and line of its latest public call. */
 void tsi_recording_place(const ts_rank *rank, char *place, tsi_action *action);
 void tsi_recording_freed(tsi_recording *r, int32_t value); /* written with the next action */

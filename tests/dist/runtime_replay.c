@@ -137,6 +137,39 @@ static void tell(const char *kind, const char *text, void *context)
 }
 
 /* The program of all ranks: nothing is wrong with it, and it knows where it was called from. */
+/* Who begins the next round of a move, or uses what moved, comes behind the waits for all that
+ * brought it: what an operation of another queue leaves for that is read on main, or waited for
+ * together with what moved. */
+static bool is_relied_on(const tsi_step_list *list, int32_t value)
+{
+    bool relied = false;
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        const tsi_touch *touch = tsi_step_touches(list, a);
+        int32_t reads = 0, reads_it = 0;
+        for (int32_t k = 0; k < a->touch_count; k++) {
+            reads += touch[k].how == TSI_READS;
+            reads_it += touch[k].how == TSI_READS && touch[k].value == value;
+        }
+        if (reads_it > 0 && a->queue != 0) return false;
+        relied = relied || (reads_it > 0 && (a->kind != TSI_ACTION_WAIT || reads > 1));
+    }
+    return relied;
+}
+
+static void check_rounds(test *t, const tsi_step_list *list)
+{
+    for (int32_t i = 0; i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        const tsi_touch *touch = tsi_step_touches(list, a);
+        for (int32_t k = 0; a->queue != 0 && k < a->touch_count; k++) {
+            const tsi_value *v = &list->value[touch[k].value];
+            if (touch[k].how != TSI_MAKES || v->bytes > 0) continue;
+            TEST_SAY(t, is_relied_on(list, touch[k].value), "%s of %s", v->name, a->what);
+        }
+    }
+}
+
 static void check_program(test *t, const ts_step *recorded)
 {
     ts_program *program = NULL;
@@ -146,6 +179,8 @@ static void check_program(test *t, const ts_step *recorded)
     TEST_OK(t, ts_program_check(program, NULL, tell, t, &count));
     TEST_OK(t, ts_program_summarise(program, &is));
     TEST_CHECK(t, count == 0 && is.ranks == t->count && is.actions >= 50 * t->count);
+    for (int32_t r = 0; r < program->step->list_count; r++)
+        check_rounds(t, &program->step->list[r]);
     size_t size = ts_program_text(program, NULL, 0) + 1;
     char *text = malloc(size);
     (void)ts_program_text(program, text, size);
