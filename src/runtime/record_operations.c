@@ -91,12 +91,15 @@ static told told_so_far(const tsi_recording *r)
 }
 
 /* Does something else than what the last one makes say that it has ended? It was waited for before
- * that was told, or is on another queue. */
+ * that was told, or is the last of its move on another queue: a queue ends in order. */
 static bool leaves_round(const tsi_recording *r, const told *t, int64_t index)
 {
     const tsi_pending *p = &r->issued[index];
     if (index == t->last) return (p->waited || t->own) && t->made < 0;
-    return p->waited || p->action.queue != r->issued[t->last].action.queue;
+    bool told_by_later = false;
+    for (int64_t i = index + 1; i <= t->last && !told_by_later; i++)
+        told_by_later = r->issued[i].wait_of < 0 && r->issued[i].action.queue == p->action.queue;
+    return p->waited || !told_by_later;
 }
 
 /* What was waited for before an operation of the same move goes through the rank's hands: it begins

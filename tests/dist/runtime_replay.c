@@ -136,7 +136,6 @@ static void tell(const char *kind, const char *text, void *context)
     TEST_SAY(t, false, "%s: %s", kind, text);
 }
 
-/* The program of all ranks: nothing is wrong with it, and it knows where it was called from. */
 /* Who begins the next round of a move, or uses what moved, comes behind the waits for all that
  * brought it: what an operation of another queue leaves for that is read on main, or waited for
  * together with what moved. */
@@ -170,6 +169,7 @@ static void check_rounds(test *t, const tsi_step_list *list)
     }
 }
 
+/* The program of all ranks: nothing is wrong with it, and it knows where it was called from. */
 static void check_program(test *t, const ts_step *recorded)
 {
     ts_program *program = NULL;
