@@ -37,7 +37,8 @@ ts_status ts_balance_parse(const char *text, ts_balance *out)
 static ts_status check_documents(ts_balance balance, int64_t ranks, int64_t documents,
                                  const int64_t *length)
 {
-    if (ranks < 1) return TSI_FAIL(TS_ERR_ARG, "balance: %lld ranks", (long long)ranks);
+    if (ranks < 1 || ranks > INT64_MAX / 2) /* twice as many chunks are counted below */
+        return TSI_FAIL(TS_ERR_ARG, "balance: %lld ranks", (long long)ranks);
     for (int64_t d = 0; d < documents; d++) {
         if (length[d] < 0)
             return TSI_FAIL(TS_ERR_ARG, "balance: document %lld has a length of %lld", (long long)d,
@@ -79,7 +80,7 @@ ts_status ts_balance_table(ts_balance balance, int64_t ranks, int64_t documents,
         length = &whole;
     }
     TSI_TRY(check_documents(balance, ranks, documents, length));
-    for (int64_t k = 0; k < ranks; k++)
+    for (int64_t k = 0; k < ranks && whole > 0; k++)
         for (int64_t d = 0, begin = 0; d < documents; begin += length[d++]) {
             int64_t chunk = length[d] / ranks;
             if (balance == TS_BALANCE_NONE) {
@@ -95,6 +96,8 @@ ts_status ts_balance_table(ts_balance balance, int64_t ranks, int64_t documents,
 }
 
 /* ---- to and fro ------------------------------------------------------------------------------ */
+/* Every rank gets as many blocks, so the place of its next one is known without looking at others:
+ * time goes with the blocks, however many ranks. */
 
 typedef struct block_cost {
     int64_t cost, block;
@@ -115,10 +118,12 @@ ts_status ts_balance_blocks(int64_t ranks, int64_t blocks, const int64_t *cost, 
                         (long long)blocks, (long long)ranks);
     size_t bytes = (size_t)blocks * sizeof(block_cost);
     block_cost *sorted = tsi_alloc(bytes);
-    int64_t *owner = tsi_alloc((size_t)blocks * sizeof *owner), *at = indices;
-    if (!sorted || !owner) {
+    int64_t *owner = tsi_alloc((size_t)blocks * sizeof *owner), each = blocks / ranks;
+    int64_t *taken = tsi_calloc((size_t)tsi_min_i64(ranks, blocks), sizeof *taken);
+    if (!sorted || !owner || !taken) {
         tsi_free(sorted);
         tsi_free(owner);
+        tsi_free(taken);
         return tsi_fail_memory("a balance of blocks", bytes);
     }
     for (int64_t b = 0; b < blocks; b++)
@@ -128,11 +133,11 @@ ts_status ts_balance_blocks(int64_t ranks, int64_t blocks, const int64_t *cost, 
         int64_t round = i / ranks, place = i % ranks;
         owner[sorted[i].block] = round % 2 ? ranks - 1 - place : place;
     }
-    for (int64_t k = 0; k < ranks; k++)
-        for (int64_t b = 0; b < blocks; b++)
-            if (owner[b] == k) *at++ = b;
+    for (int64_t b = 0; b < blocks; b++) /* a rank's are in ascending order */
+        indices[owner[b] * each + taken[owner[b]]++] = b;
     invert(indices, blocks, restore);
     tsi_free(sorted);
     tsi_free(owner);
+    tsi_free(taken);
     return TS_OK;
 }

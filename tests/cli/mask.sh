@@ -49,6 +49,10 @@ says "ptrr of dear blocks" '"indices": [0, 1, 2, 3]' \
 says "a block that is too large" 'is above 2^26' '{"kind": "ptrr", "costs": [1, 2], "block": 1000000000000, "world": 2}'
 says "ptrr in blocks" '"indices": [0, 1, 6, 7, 2, 3, 4, 5]' '{"kind": "ptrr", "seq": 8, "block": 2, "world": 2}'
 says "a length that does not divide" 'does not divide by 4' '{"kind": "head_tail", "seq": 9, "world": 2}'
+says "more ranks than can be counted twice" 'balance: 9223372036854775807 ranks' \
+    '{"kind": "head_tail", "seq": 16, "world": 9223372036854775807}'
+says "nothing, cut among as many ranks as there may be" '"indices": []' \
+    '{"kind": "head_tail", "seq": 0, "world": 4611686018427387903}'
 says "a kind that is none" 'did you mean head_tail' '{"kind": "head_tial", "seq": 8, "world": 2}'
 says "tiles of a mask" '"empty": 6, "partial": 4, "full": 6, "pairs": 131328' '{"mask": "causal", "seq": 512}'
 

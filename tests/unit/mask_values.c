@@ -230,6 +230,26 @@ TS_TEST(balances_of_the_specification)
                 TS_ERR_SHAPE);
 }
 
+/* Twice the ranks need not fit 64 bits; time goes with positions, not with ranks. */
+TS_TEST(balances_of_ranks_beyond_counting)
+{
+    enum { BLOCKS = 1 << 18 };
+    static int64_t cost[BLOCKS], got[BLOCKS], back[BLOCKS];
+    const int64_t length[] = { 16 }, nothing[] = { 0, 0 };
+    const int64_t most = INT64_MAX / 2;
+    TEST_STATUS(t, ts_balance_table(TS_BALANCE_HEAD_TAIL, INT64_MAX, 1, length, got, back),
+                TS_ERR_ARG);
+    TEST_SAYS(t, ts_last_error(), "9223372036854775807 ranks");
+    TEST_STATUS(t, ts_balance_table(TS_BALANCE_HEAD_TAIL, most, 1, length, got, back),
+                TS_ERR_SHAPE);
+    TEST_OK(t, ts_balance_table(TS_BALANCE_HEAD_TAIL, most, 2, nothing, got, back));
+    TEST_OK(t, ts_balance_table(TS_BALANCE_PER_DOCUMENT, most, 2, nothing, got, back));
+    TEST_OK(t, ts_balance_blocks(INT64_MAX, 0, cost, got, back));
+    TEST_OK(t, ts_balance_blocks(BLOCKS, BLOCKS, cost, got, back)); /* one block each, in order */
+    for (int64_t b = 0; b < BLOCKS; b++)
+        TEST_EQ(t, got[b], b);
+}
+
 /* Documents with lengths by a power law, cut at random. */
 static const ts_mask *zipf_documents(test *t, ts_world *world, int64_t length)
 {
