@@ -347,7 +347,8 @@ static ts_status work(ts_rank *me, void *argument)
     verify_model *v = argument;
     if (ts_rank_index(me) == 0) v->is_first = true;
     ts_mesh *mesh = ts_mesh_create(me, v->mesh);
-    for (int part = 0; part < 2 && ts_rank_status(me) == TS_OK; part++) {
+    int parts = ts_json_member(v->reference, "adamw") != NULL ? 2 : 1;
+    for (int part = 0; part < parts && ts_rank_status(me) == TS_OK; part++) {
         verify_pipe pipe;
         open_model(v, me, mesh, &pipe);
         bool good = pipe.model != NULL && ts_rank_status(me) == TS_OK;
@@ -371,24 +372,50 @@ static int64_t count_values(const ts_json *reference)
     return 2 + logits + norms + 2 * steps; /* the loss, the norm of the logits */
 }
 
+/* Rows of one length, of whole numbers; whether the vocabulary has them is the model's to say. */
+static int read_tokens(verify_model *v, const char *path)
+{
+    const ts_json *rows = ts_json_member(v->reference, "tokens");
+    v->rows = ts_json_count(rows);
+    v->length = ts_json_count(ts_json_item(rows, 0)) - 1;
+    if (v->rows <= 0 || v->length <= 0)
+        return cli_fail_usage("verify model", "%s: tokens: rows of at least two are expected",
+                              path);
+    v->token = calloc((size_t)(v->rows * (v->length + 1)), sizeof *v->token);
+    if (!v->token) return cli_fail("verify model", "out of memory");
+    for (int64_t r = 0; r < v->rows; r++) {
+        const ts_json *row = ts_json_item(rows, r);
+        if (ts_json_count(row) != v->length + 1)
+            return cli_fail_usage("verify model", "%s: tokens, row %lld: has %lld, and row 0 %lld",
+                                  path, (long long)r, (long long)ts_json_count(row),
+                                  (long long)v->length + 1);
+        for (int64_t i = 0; i <= v->length; i++) {
+            int64_t token = ts_json_int(ts_json_item(row, i), -1);
+            if (token < 0)
+                return cli_fail_usage("verify model",
+                                      "%s: tokens, row %lld: is no whole number of at least 0 at "
+                                      "%lld",
+                                      path, (long long)r, (long long)i);
+            v->token[r * (v->length + 1) + i] = token;
+        }
+    }
+    return -1;
+}
+
 static int read_reference(verify_model *v)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/reference.json", v->directory);
     if (!cli_json_read("verify model", path, &v->document)) return 2;
     v->reference = ts_json_root(v->document);
-    const ts_json *rows = ts_json_member(v->reference, "tokens");
     v->values = count_values(v->reference);
-    v->rows = ts_json_count(rows);
-    v->length = ts_json_count(ts_json_item(rows, 0)) - 1;
-    if (v->rows <= 0 || v->length <= 0) return cli_fail("verify model", "%s: has no tokens", path);
-    v->token = calloc((size_t)(v->rows * (v->length + 1)), sizeof *v->token);
-    if (!v->token) return cli_fail("verify model", "out of memory");
-    for (int64_t r = 0; r < v->rows; r++)
-        for (int64_t i = 0; i <= v->length; i++)
-            v->token[r * (v->length + 1) + i] =
-                ts_json_int(ts_json_item(ts_json_item(rows, r), i), -1);
-    return -1;
+    const ts_json *adamw = ts_json_member(v->reference, "adamw"),
+                  *betas = ts_json_member(adamw, "betas");
+    for (int64_t i = 0; adamw != NULL && i < 2; i++)
+        if (isnan(real(ts_json_item(betas, i))))
+            return cli_fail_usage("verify model", "%s: adamw.betas: two numbers are expected",
+                                  path);
+    return read_tokens(v, path);
 }
 
 /* Of the axis pp, if there is one. -1: good; else the exit code. */
