@@ -7,7 +7,8 @@
  * Paths that are read are looked for beside the file, then in the working directory.
  *
  * A key that is not in the table is an error that names file, line and the nearest key; so is a
- * value that cannot be read or is out of its range. Nothing is guessed or repaired. */
+ * value that cannot be read or is out of its range. Nothing is guessed or repaired. Of a key that a
+ * file says twice the last value counts, and a warning names both lines. */
 #include "train/config.h"
 
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "model/model.h"
 #include "plan/topology.h"
@@ -243,10 +245,24 @@ static ts_status set_number(ts_train_config *config, const key *k, const char *v
     return TS_OK;
 }
 
+/* In other formats quotes are no part of a value; here they would be, of a path that nobody finds
+ * and of a directory that is made. A prompt may well be in quotes. */
+static bool is_quoted(const key *k, const char *value)
+{
+    size_t length = strlen(value);
+    return length > 1 && (value[0] == '"' || value[0] == '\'') && value[length - 1] == value[0] &&
+           strcmp(k->name, "prompt") != 0;
+}
+
 static ts_status set_key(ts_train_config *config, const key *k, const char *value, const place *at)
 {
     if (k->kind == KIND_INT || k->kind == KIND_REAL) return set_number(config, k, value, at);
     char sentence[128];
+    if (is_quoted(k, value)) {
+        snprintf(sentence, sizeof sentence, "%s.%s: values are written without quotes", k->section,
+                 k->name);
+        return fail_at(at, sentence);
+    }
     if (strlen(value) >= k->size) {
         snprintf(sentence, sizeof sentence, "%s.%s: is longer than %zu bytes", k->section, k->name,
                  k->size - 1);
@@ -339,7 +355,19 @@ bool tsi_train_item(const char *list, int64_t index, char *out)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static ts_status parse_line(ts_train_config *config, char *line, char *section, const place *at)
+/* A key that a text has twice has its last value, as one that is appended to override: told, since
+ * it may as well be a slip. */
+static void mark_key(const key *k, int64_t *line_of, const place *at)
+{
+    int64_t *line = &line_of[k - keys];
+    if (*line > 0)
+        tsi_log(TSI_LOG_WARN, "%s, line %lld: %s.%s is said in line %lld already; this one counts",
+                at->what, (long long)at->line, k->section, k->name, (long long)*line);
+    *line = at->line;
+}
+
+static ts_status parse_line(ts_train_config *config, char *line, char *section, int64_t *line_of,
+                            const place *at)
 {
     line = trimmed(line);
     if (line[0] == '\0' || line[0] == '#' || line[0] == ';') return TS_OK;
@@ -358,13 +386,18 @@ static ts_status parse_line(ts_train_config *config, char *line, char *section, 
     *equals = '\0';
     char *name = trimmed(line);
     const key *k = find(section, name);
-    return k ? set_key(config, k, trimmed(equals + 1), at) : fail_key(section, name, at);
+    if (!k) return fail_key(section, name, at);
+    mark_key(k, line_of, at);
+    return set_key(config, k, trimmed(equals + 1), at);
 }
 
 ts_status ts_train_config_parse(ts_train_config *config, const char *what, const char *text)
 {
     if (!config || !what || !text)
         return TSI_FAIL(TS_ERR_NULL, "train_config_parse: an argument is NULL");
+    static const char order_mark[] = "\xEF\xBB\xBF"; /* what some editors put before UTF-8 */
+    if (strncmp(text, order_mark, 3) == 0) text += 3;
+    int64_t line_of[KEYS] = { 0 }; /* where each key was said */
     char *copy = tsi_strdup(text), section[16] = "";
     if (!copy) return tsi_fail_memory("a configuration", strlen(text));
     ts_status status = TS_OK;
@@ -373,7 +406,7 @@ ts_status ts_train_config_parse(ts_train_config *config, const char *what, const
         next = strchr(line, '\n');
         if (next) *next++ = '\0';
         at.line++;
-        status = parse_line(config, line, section, &at);
+        status = parse_line(config, line, section, line_of, &at);
     }
     tsi_free(copy);
     return status;

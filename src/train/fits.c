@@ -91,12 +91,19 @@ static ts_status check_experts(const tsi_model_keys *m)
     return TS_OK;
 }
 
+static ts_status read_roles(const ts_train_config *c, ts_roles *out)
+{
+    ts_status status = ts_roles_parse(c->parallel.mesh, out);
+    if (status != TS_OK) tsi_error_prefix("parallel.mesh");
+    return status;
+}
+
 static ts_status check_ep(const ts_train_config *c)
 {
     char near[48];
     ts_roles roles;
     if (c->parallel.ep <= 1) return TS_OK;
-    TSI_TRY(ts_roles_parse(c->parallel.mesh, &roles));
+    TSI_TRY(read_roles(c, &roles));
     int64_t stages = roles.size[TS_ROLE_PIPELINE] > 0 ? roles.size[TS_ROLE_PIPELINE] : 1;
     int64_t ranks = roles.ranks / stages;
     if (roles.ranks == 0 || (c->parallel.ep <= ranks && ranks % c->parallel.ep == 0)) return TS_OK;
@@ -136,7 +143,7 @@ static ts_status check_stages(const ts_train_config *c)
     TSI_TRY(tsi_schedule_check(c->parallel.schedule));
     TSI_TRY(tsi_stages_parse(c->parallel.stages, &said));
     if (!strstr(c->parallel.mesh, "pp")) return TS_OK; /* whoever makes the mesh reads the rest */
-    TSI_TRY(ts_roles_parse(c->parallel.mesh, &roles));
+    TSI_TRY(read_roles(c, &roles));
     int64_t places = roles.size[TS_ROLE_PIPELINE], blocks = c->model.layers + 2;
     /* Searching takes time, and what it finds has as many stages as ranks are said to have. */
     if (places == 0 || strcasecmp(c->parallel.schedule, "search") == 0) return TS_OK;

@@ -32,10 +32,19 @@ says no_file 2 "No such file" "$tessera" train "$work/none.ini"
 says bad_key 2 'line 2: unknown key "stesp" in [train]; did you mean "steps"?' "$tessera" train "$work/bad.ini"
 printf '[train]\nsteps = 4\n\0\n[nonsense]\n' > "$work/zero.ini"
 says bad_byte 2 'zero.ini, line 3: has a byte of 0' "$tessera" train "$work/zero.ini" --print-config
+{ cat "$work/a.ini"; printf '[data]\ncontext = 6\n'; } > "$work/twice.ini"
+says twice 0 'twice.ini, line 18: data.context is said in line 7 already; this one counts' \
+    "$tessera" train "$work/twice.ini" --print-config
+says twice_last 0 'context = 6' "$tessera" train "$work/twice.ini" --print-config
+printf '\357\273\277[train]\r\nsteps = 7\r\n' > "$work/mark.ini"
+says order_mark 0 'steps = 7' "$tessera" train "$work/mark.ini" --print-config
+says quotes 2 'data.path: values are written without quotes' "$tessera" train "$work/a.ini" --set 'data.path="a"'
 says bad_set 2 'did you mean "batch"?' "$tessera" train "$work/a.ini" --set train.bacth=2
 says bad_mesh 2 "parallel.mesh" "$tessera" train "$work/a.ini" --set parallel.mesh=dp=
 says no_role 2 'parallel.mesh: mesh "ddp=4": "ddp" is no role of an axis' \
     "$tessera" train "$work/a.ini" --set parallel.mesh=ddp=4
+says no_role_like_pp 2 'parallel.mesh: mesh "tpp=4": "tpp" is no role of an axis' \
+    "$tessera" train "$work/a.ini" --set parallel.mesh=tpp=4
 says bad_reshard 2 'reshard: expected auto, yes, no or a number of ranks, found "maybe"' \
     "$tessera" train "$work/a.ini" --set parallel.mesh=fsdp=2 --set parallel.reshard=maybe
 for plan in gpt2-124m llama3-8b llama3-70b llama3-405b mixtral-8x7b; do

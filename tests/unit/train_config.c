@@ -42,6 +42,9 @@ TS_TEST(config_refuses)
     refused(t, "[optimizer]\nrate = -1\n", "optimizer.rate: expected a number from 0");
     refused(t, "[optimizer]\nrate = nan\n", "optimizer.rate");
     refused(t, "[model]\ndtype = a-word-that-is-too-long\n", "longer than 15 bytes");
+    refused(t, "[data]\npath = \"a.txt\"\n",
+            "a.ini, line 2: data.path: values are written without quotes");
+    refused(t, "[train]\noutput = 'run'\n", "train.output: values are written without quotes");
 }
 
 static void set_refused(test *t, const char *assignment, const char *words)
@@ -58,6 +61,7 @@ TS_TEST(config_set_refuses)
     set_refused(t, "train.steps", "expected section.key=value");
     set_refused(t, "train.stpes=5", "did you mean \"steps\"?");
     set_refused(t, "tarin.steps=5", "did you mean [train]?");
+    set_refused(t, "train.output=\"run\"", "values are written without quotes");
 }
 
 static void check_refused(test *t, const char *assignment, const char *words)
@@ -100,7 +104,7 @@ TS_TEST(config_reads_back)
     ts_train_config *a = fresh(t), *b = fresh(t);
     TEST_OK(t, ts_train_config_parse(
                    a, "a.ini",
-                   "; comment\r\n [ parallel ]\n mesh = dp=2, tp=2 \n"
+                   "\xEF\xBB\xBF; comment\r\n [ parallel ]\n mesh = dp=2, tp=2 \n"
                    "[log]\nprompt = a = b # c\n[optimizer]\nrate=0.1\n[train]\nsteps=7"));
     TEST_OK(t, ts_train_config_set(a, "model.rope_theta = 5e5"));
     char value[64];
@@ -108,6 +112,9 @@ TS_TEST(config_reads_back)
     TEST_TEXT(t, value, "dp=2, tp=2");
     ts_train_config_get(a, "log.prompt", value, sizeof value);
     TEST_TEXT(t, value, "a = b # c");
+    TEST_OK(t, ts_train_config_set(a, "log.prompt=\"Who?\"")); /* said by somebody */
+    ts_train_config_get(a, "log.prompt", value, sizeof value);
+    TEST_TEXT(t, value, "\"Who?\"");
     TEST_EQ(t, ts_train_config_get(a, "train.nothing", value, sizeof value), -1);
     size_t length = ts_train_config_text(a, NULL, 0);
     char *text = tsi_alloc(length + 1), *again = tsi_alloc(length + 1);
