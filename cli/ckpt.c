@@ -16,7 +16,8 @@ int ckpt_open(const char *command, const char *path, ts_archive **out)
     if (access(path, F_OK) != 0 && ts_archive_open(path, out) != TS_OK)
         return cli_fail_usage(command, "%s: there is nothing", path);
     if (*out || ts_archive_open(path, out) == TS_OK) return -1;
-    return cli_fail(command, "%s", ts_last_error());
+    int code = cli_refuse_run(command, path);
+    return code >= 0 ? code : cli_fail(command, "%s", ts_last_error());
 }
 
 ts_dtype ckpt_read_as(ts_dtype dtype)

@@ -142,6 +142,24 @@ static int print_rows(printing *p)
     }
 }
 
+/* Names of layers are many and long: the nearest of all, read once more. */
+static int refuse_name(const printing *p, const char *path, const char *name)
+{
+    ts_archive_about about = TS_INIT(ts_archive_about);
+    ts_archive_tensor tensor;
+    ts_archive_about_of(p->archive, &about);
+    const char **names = calloc((size_t)about.tensor_count + 1, sizeof *names);
+    for (int64_t i = 0; names && i < about.tensor_count; i++) {
+        ts_archive_tensor_at(p->archive, i, &tensor);
+        names[i] = tensor.name;
+    }
+    const char *near = names ? cli_nearest(name, names, (size_t)about.tensor_count) : NULL;
+    int code = cli_fail_usage("ckpt cat", "%s has no tensor \"%s\"%s%s%s", path, name,
+                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    free(names);
+    return code;
+}
+
 int ckpt_cat(int argc, char **argv)
 {
     const char *slice = NULL;
@@ -157,8 +175,7 @@ int ckpt_cat(int argc, char **argv)
     code = p.chunk ? ckpt_open("ckpt cat", argv[1], &p.archive)
                    : cli_fail("ckpt cat", "out of memory");
     if (code < 0) p.tensor = ts_archive_find(p.archive, argv[2]);
-    if (code < 0 && p.tensor < 0)
-        code = cli_fail_usage("ckpt cat", "%s has no tensor \"%s\"", argv[1], argv[2]);
+    if (code < 0 && p.tensor < 0) code = refuse_name(&p, argv[1], argv[2]);
     if (code < 0) {
         ts_archive_tensor tensor;
         ts_archive_tensor_at(p.archive, p.tensor, &tensor);

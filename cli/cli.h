@@ -100,6 +100,9 @@ int cli_fail_usage(const char *command, const char *format, ...) TS_PRINTF(2, 3)
 int cli_fail(const char *command, const char *format, ...) TS_PRINTF(2, 3);
 /* What a world that ended with `status` said; 2 if that is a value that it cannot take, else 1. */
 int cli_fail_run(const char *command, ts_status status, const char *error);
+/* Where `path` is the output directory of a run, says which of its parts was meant and returns 2;
+ * else -1. */
+int cli_refuse_run(const char *command, const char *path);
 /* The nearest of `count` names for "did you mean", or NULL if none is near. */
 const char *cli_nearest(const char *name, const char *const *names, size_t count);
 bool cli_read_int(const char *text, int64_t *out);  /* the whole text, or false */

@@ -103,8 +103,10 @@ static int run(job *j, const char *prompt)
     options.watch = 1;
     char error[1024] = "";
     ts_model_config config;
-    if (ts_model_config_read(j->directory, &config) != TS_OK)
-        return cli_fail_usage("generate", "%s", ts_last_error());
+    if (ts_model_config_read(j->directory, &config) != TS_OK) {
+        int code = cli_refuse_run("generate", j->directory);
+        return code >= 0 ? code : cli_fail_usage("generate", "%s", ts_last_error());
+    }
     fputs(prompt, stdout);
     ts_status status = ts_launch_with(&options, work, j, error, sizeof error);
     fputc('\n', stdout);

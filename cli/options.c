@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -43,6 +44,18 @@ int cli_fail_run(const char *command, ts_status status, const char *error)
 {
     bool usage = status == TS_ERR_ARG || status == TS_ERR_MESH;
     return usage ? cli_fail_usage(command, "%s", error) : cli_fail(command, "%s", error);
+}
+
+int cli_refuse_run(const char *command, const char *path)
+{
+    char log[4096], states[4096];
+    (void)snprintf(log, sizeof log, "%s/train.jsonl", path);
+    (void)snprintf(states, sizeof states, "%s/state", path);
+    if (access(log, F_OK) != 0 || access(states, F_OK) != 0) return -1;
+    return cli_fail_usage(command,
+                          "%s: is the output of a run; its model is %s/model, its states are in "
+                          "%s/state",
+                          path, path, path);
 }
 
 /* Edit distance of two short words, one row at a time. */
