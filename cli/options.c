@@ -198,6 +198,16 @@ static int set_value(const cli_usage *usage, const cli_option *option, const cha
     return cli_fail_usage(usage->command, "--%s takes no value, found \"%s\"", option->name, text);
 }
 
+/* What does not fit beside a long name and its values stands below them. */
+static void print_option(const char *left, const char *help)
+{
+    enum { WIDTH = 20 };
+    if (strlen(left) <= WIDTH)
+        printf("  %-*s %s\n", WIDTH, left, help);
+    else
+        printf("  %s\n  %-*s %s\n", left, WIDTH, "", help);
+}
+
 static void print_help(const cli_usage *usage)
 {
     printf("usage: tessera %s %s\n\n%s\n", usage->command, usage->arguments, usage->summary);
@@ -205,9 +215,9 @@ static void print_help(const cli_usage *usage)
     for (const cli_option *option = usage->options; option->kind != CLI_KIND_END; option++) {
         char left[NAME_MAX_LENGTH];
         (void)snprintf(left, sizeof left, "--%s %s", option->name, option->what);
-        printf("  %-20s %s\n", left, option->help);
+        print_option(left, option->help);
     }
-    printf("  %-20s %s\n", "--help", "this text");
+    print_option("--help", "this text");
     if (usage->more != NULL) printf("\n%s", usage->more);
 }
 

@@ -317,6 +317,8 @@ int cli_train(int argc, char **argv)
     if (code >= 0) return code;
     if (argc > 2 || (argc < 2 && !print && !key))
         return cli_fail_usage("train", "needs one CONFIG file");
+    if (!plan && (json || flops > 0))
+        return cli_fail_usage("train", "--%s is for --plan-only", json ? "json" : "gflops");
     if (ts_train_config_create(&j.config) != TS_OK) return cli_fail("train", "%s", ts_last_error());
     code = configure(j.config, argc > 1 ? argv[1] : NULL, &sets);
     if (code < 0 && trace) code = set_trace(j.config, trace);

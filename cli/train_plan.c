@@ -348,26 +348,42 @@ static void print_stages(const ts_train_cost *c)
     }
 }
 
+/* Four digits, in a unit that a reader need not convert: plans of large models on this machine take
+ * days. */
+static const char *span(char *buffer, size_t size, double seconds)
+{
+    if (seconds >= 2 * 86400.0)
+        snprintf(buffer, size, "%.4g days", seconds / 86400);
+    else if (seconds >= 2 * 3600.0)
+        snprintf(buffer, size, "%#.4g h", seconds / 3600);
+    else
+        snprintf(buffer, size, "%#.4g s", seconds);
+    return buffer;
+}
+
 static void print_share(const char *what, const char *how, double seconds, double all)
 {
+    char text[32];
     double share = all > 0 ? 100 * seconds / all : 0;
-    if (share >= 0.05) printf("        %-16s %-16s %10.4g s %6.1f %%\n", what, how, seconds, share);
+    if (share >= 0.05)
+        printf("        %-16s %-16s %12s %6.1f %%\n", what, how, span(text, sizeof text, seconds),
+               share);
 }
 
 /* One after the other, but for what goes on beside computing. */
 static void print_time(const ts_train_cost *c, const ts_train_rates *rates)
 {
-    char bytes[32], rate[48];
+    char bytes[32], rate[48], all[32], own[32], sent[32];
     ts_train_times t;
     ts_train_predict(c, rates, &t);
     for (int32_t i = 0; i < c->traffic_count; i++)
         printf("%s%-16s %-16s %6lld times %12s\n", i == 0 ? "traffic " : "        ",
                c->traffic[i].axes, c->traffic[i].kind, (long long)c->traffic[i].count,
                cli_bytes(bytes, sizeof bytes, c->traffic[i].bytes));
-    printf("step    %.4g s: %.4g s of computing, %.4g s of communication", t.step, computing(&t),
-           t.comm);
-    if (t.hidden > 0) printf(" (%.4g s of it beside)", t.hidden);
-    if (t.idle > 0) printf(", %.4g s idle in the pipeline", t.idle);
+    printf("step    %s: %s of computing, %s of communication", span(all, sizeof all, t.step),
+           span(own, sizeof own, computing(&t)), span(sent, sizeof sent, t.comm));
+    if (t.hidden > 0) printf(" (%s of it beside)", span(all, sizeof all, t.hidden));
+    if (t.idle > 0) printf(", %s idle in the pipeline", span(all, sizeof all, t.idle));
     printf("\n");
     snprintf(rate, sizeof rate, "%.3g FLOP/s", rates->product_flops);
     print_share("products", rate, t.products, t.step);

@@ -33,6 +33,8 @@ is_json() { # name command ...
 
 ends version 0 "tessera 0." "$tessera" --version
 ends help 0 "usage: tessera COMMAND" "$tessera" --help
+ends help_long_option 0 "|per_document|ptrr
+                       how cp cuts" "$tessera" verify model --help
 ends no_command 2 "usage: tessera COMMAND" "$tessera"
 ends unknown_command 2 'unknown command "docter"; did you mean doctor?' "$tessera" docter
 ends far_command 2 'unknown command "xyzzy"; see tessera --help' "$tessera" xyzzy

@@ -28,6 +28,8 @@ printf '[train]\nstesp = 4\n' > "$work/bad.ini"
 
 says help 0 "Trains a model" "$tessera" train --help
 says no_config 2 "needs one CONFIG" "$tessera" train
+says json_of_a_run 2 "--json is for --plan-only" "$tessera" train "$work/a.ini" --json
+says rate_of_a_run 2 "--gflops is for --plan-only" "$tessera" train "$work/a.ini" --gflops 5
 says no_file 2 "No such file" "$tessera" train "$work/none.ini"
 says bad_key 2 'line 2: unknown key "stesp" in [train]; did you mean "steps"?' "$tessera" train "$work/bad.ini"
 printf '[train]\nsteps = 4\n\0\n[nonsense]\n' > "$work/zero.ini"
@@ -59,6 +61,7 @@ says plan_peak 0 '"operator"' "$tessera" train examples/train/llama3-8b.ini --pl
 says plan_where 0 'at the peak: ' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
 says plan_least 0 'the least is' "$tessera" train examples/train/tales.ini --plan-only --gflops 1 \
     --set "parallel.mesh=pp=2, tp=2"
+says plan_days 0 ' days of computing' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1
 says plan_text 0 'gathered' "$tessera" train examples/train/llama3-8b.ini --plan-only --gflops 1000
 says plan_of_nothing 2 'model.vocab: is not said' "$tessera" train examples/train/llama3-8b.ini --plan-only \
     --set model.vocab=0
