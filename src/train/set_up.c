@@ -255,6 +255,22 @@ static void say_order(const tsi_run *run)
                 engine);
 }
 
+/* A trace of steps that are not run would be no file, or the one of a run before. */
+static void say_trace(const tsi_run *run)
+{
+    const ts_train_config *c = run->config;
+    int64_t first = run->plan.step_first + 1, last = c->train.steps;
+    if (c->train.stop_after > 0 && c->train.stop_after < last) last = c->train.stop_after;
+    if (run->trace_first == 0 || ts_rank_index(run->me) != 0) return;
+    if (first > last)
+        tsi_log(TSI_LOG_WARN, "log.trace: nothing is written: no step is left to run");
+    else if (run->trace_first > last || run->trace_last < first)
+        tsi_log(TSI_LOG_WARN,
+                "log.trace: nothing is written: of %s none is among the steps %lld to "
+                "%lld of this run",
+                c->log.trace, (long long)first, (long long)last);
+}
+
 ts_status tsi_run_set_up(tsi_run *run)
 {
     const ts_train_config *c = run->config;
@@ -271,6 +287,7 @@ ts_status tsi_run_set_up(tsi_run *run)
     tsi_keep keep;
     TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
     TSI_TRY(tsi_trace_parse(c->log.trace, &run->trace_first, &run->trace_last));
+    say_trace(run);
     run->keeps_best = keep.best > 0 && run->held_out.loader;
     run->late = run->options->late && device && !device->device->host_readable &&
                 run->scale.every == 0 && !run->stages;

@@ -227,6 +227,10 @@ succeeds "has those that were taken" traced 4
 says "a trace of a run that goes on" 0 "done after step 7" "$tessera" train "$work/a.ini" --trace 3-5 \
     --set train.output="$work/ended" --set train.steps=7
 succeeds "has those that it takes" traced 2
+says "a trace of steps that are behind" 0 "of 3-5 none is among the steps 8 to 9 of this run" \
+    "$tessera" train "$work/a.ini" --trace 3-5 --set train.output="$work/ended" --set train.steps=9
+says "a trace of steps that never come" 0 "of 8-9 none is among the steps 1 to 4" "$tessera" train "$work/a.ini" \
+    --trace 8-9 --set train.output="$work/untraced"
 says bad_trace 2 'log.trace' "$tessera" train "$work/a.ini" --trace 3-2
 says nothing_left 0 "done after step 4" "$tessera" train "$work/a.ini"
 for file in model/config.json model/model.safetensors report.html train.jsonl state/step-4/rank-00001.safetensors; do
