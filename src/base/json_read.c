@@ -326,6 +326,12 @@ ts_status ts_json_parse(const char *what, const char *text, size_t length, ts_js
     if (text == NULL) return TSI_FAIL(TS_ERR_NULL, "%s: there is no JSON text", what);
     ts_json_document *document = tsi_calloc(1, sizeof *document);
     if (document == NULL) return tsi_fail_memory(what, sizeof *document);
+    static const char order_mark[] = "\xEF\xBB\xBF"; /* some editors begin UTF-8 with it; RFC 8259
+                                                         lets readers pass over it */
+    if (length >= 3 && memcmp(text, order_mark, 3) == 0) {
+        text += 3;
+        length -= 3;
+    }
     reader r = {
         .what = what, .start = text, .at = text, .end = text + length, .memory = &document->memory
     };

@@ -53,6 +53,18 @@ TS_TEST(json_texts_are_utf8)
     ts_json_release(document);
 }
 
+TS_TEST(json_passes_over_an_order_mark)
+{
+    static const char source[] = "\xEF\xBB\xBF[1]";
+    ts_json_document *document = NULL;
+    TEST_OK(t, ts_json_parse("text", source, sizeof source - 1, &document));
+    TEST_EQ(t, ts_json_int(ts_json_item(ts_json_root(document), 0), 0), 1);
+    ts_json_release(document);
+    TEST_STATUS(t, ts_json_parse("text", source, 3, &document), TS_ERR_ARG); /* and nothing else */
+    TEST_STATUS(t, ts_json_parse("text", source, 2, &document), TS_ERR_ARG); /* half of one */
+    TEST_STATUS(t, ts_json_parse("text", "[\xEF\xBB\xBF]", 5, &document), TS_ERR_ARG);
+}
+
 TS_TEST(json_errors_name_the_place)
 {
     static const char *const bad[] = { "{\"a\": 1,\n  \"a\": 2}",
