@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "doctor.h"
 
 /* A library that the build looks for; found at build time is 0 or 1. */
 typedef struct library {
@@ -199,6 +199,7 @@ static int print_json(const report *r)
         ts_json_put_close(&json, '}');
     }
     ts_json_put_close(&json, ']');
+    doctor_settings_put(&json);
     ts_json_put_member_bool(&json, "runs", r->runs);
     ts_json_put_member_real(&json, "start_seconds", r->start_seconds);
     ts_json_put_member_text(&json, "plans", r->plans);
@@ -244,6 +245,7 @@ static void print_text(const report *r)
         if (!libraries[i].found) printf("; install %s and build again", libraries[i].package);
         printf("\n");
     }
+    doctor_settings_print();
     printf("\nplans of operator calls, after two calls (ts_op_cache_text shows a program's own)\n");
     for (const char *line = r->plans; *line;) {
         int length = (int)strcspn(line, "\n");

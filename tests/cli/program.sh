@@ -52,6 +52,14 @@ ends full_disk_usage 2 "unknown command" full docter
 ends doctor 0 "tessera runs here" "$tessera" doctor
 ends doctor_nodes 0 "nodes        1" "$tessera" doctor
 ends doctor_levels 0 "network      all ranks" env TESSERA_NODES=1 "$tessera" doctor
+ends doctor_setting 0 "  TESSERA_LOG = error" env TESSERA_LOG=error "$tessera" doctor
+ends doctor_misspelt 0 "TESSERA_RNAKS = 4    nothing reads it; did you mean TESSERA_RANKS?" \
+    env TESSERA_RNAKS=4 "$tessera" doctor
+# It knows every name that is documented, and no other.
+known=$(grep -oE '"TESSERA_[A-Z_]+"' "$root/cli/doctor_settings.c" | tr -d '"' | sort)
+documented=$(sed -n 's/^| `\(TESSERA_[A-Z_]*\)` |.*/\1/p' "$root/docs/environment.md" | sort)
+if [ "$known" = "$documented" ]; then pass "doctor knows what is documented"
+else fail "doctor knows what is documented" "$(printf '%s\n' $known $documented | sort | uniq -u)"; fi
 ends doctor_help 0 "usage: tessera doctor" "$tessera" doctor --help
 ends doctor_unknown_option 2 'unknown option "--jsno"; did you mean --json?' "$tessera" doctor --jsno
 ends doctor_argument 2 'unexpected argument "now"' "$tessera" doctor now
