@@ -97,17 +97,26 @@ static int show(const command *self, const schedule_case *cases, int64_t count)
     return code;
 }
 
-static int run(command *self, const char *const *names, int64_t count)
+/* Of all that have a meaning for the numbers, those above --memory are left out, and told; what was
+ * asked for by its name is not. */
+static int run(command *self, const char *const *names, int64_t asked, int64_t count)
 {
     schedule_case cases[CASES_MAX] = { { 0 } };
     char error[SCHEDULE_ERROR_MAX];
     int code = 0;
     int64_t made = 0;
-    for (; made < count && code == 0; made++) {
-        self->request.name = names[made];
-        if (!schedule_open(&self->request, &cases[made], error, sizeof error))
-            code = cli_fail_usage("schedule", "%s", error);
+    for (int64_t i = 0; i < count && code == 0; i++) {
+        bool wanted = i < asked || strcmp(names[i], "search") == 0;
+        self->request.name = names[i];
+        if (schedule_open(&self->request, &cases[made], error, sizeof error))
+            made++;
+        else if (!wanted && self->request.memory_max > 0)
+            fprintf(stderr, "tessera schedule: %s is left out: %s\n", names[i], error);
+        else
+            code = cli_fail_usage("schedule", "%s%s%s", count > 1 ? names[i] : "",
+                                  count > 1 ? ": " : "", error);
     }
+    if (code == 0 && made == 0) code = cli_fail_usage("schedule", "none is left");
     if (code == 0) code = show(self, cases, made);
     for (int64_t i = 0; i < made; i++)
         schedule_close(&cases[i]);
@@ -160,7 +169,8 @@ int cli_schedule(int argc, char **argv)
         CLI_TEXT("cost", &self.cost, "TEXT|FILE",
                  "F=1,I=1,W=1,comm=0,memory=1, or a measured run's stages.json"),
         CLI_TEXT("memory", &self.memory, "N", "a rank keeps at most so many activations"),
-        CLI_FLAG("all", &self.all, "every schedule that has a meaning for these numbers"),
+        CLI_FLAG("all", &self.all,
+                 "every schedule that has a meaning for these numbers, and fits --memory"),
         CLI_FLAG("search", &self.search, "the best order that can be found"),
         CLI_TEXT("seconds", &self.seconds, "N", "a search ends by then (1)"),
         CLI_FLAG("csv", &self.csv, "its text, a line a rank"),
@@ -188,7 +198,7 @@ int cli_schedule(int argc, char **argv)
     if (code < 0 && count == 0)
         code = cli_fail_usage("schedule", "which schedule? A name, a file, --all or --search; see "
                                           "tessera schedule --help");
-    if (code < 0) code = run(&self, names, count);
+    if (code < 0) code = run(&self, names, argc - 1, count);
     free(self.request.cost);
     return code;
 }

@@ -93,6 +93,13 @@ refuses "more cells than are made" "stages times micro-batches at most 16777216"
 refuses "nothing is asked" "which schedule?" schedule
 refuses "bad costs" "expected a number of at least 0" schedule 1F1B --cost F=x
 refuses "above the cap" "keeps 8 at once, above the cap of 4" schedule GPipe --memory 4
+refuses "which one is above the cap" "zbv: schedule: rank 0 keeps 8" schedule 1F1B zbv --memory 4
+says "all that fit the cap" 0 "GPipe is left out: schedule: rank 0 keeps 8" schedule --all --memory 4
+case $said in
+*"ZBVZeroBubble is left out"*"1F1B: 4 ranks"*"InterleavedZeroBubble: 4 ranks"*) pass "and those alone" ;;
+*) fail "and those alone" "$said" ;;
+esac
+refuses "none fits the cap" "none is left" schedule --all --memory 1
 said=$(schedule --all)
 case $said in
 *"rank 0    0F0 0F1 0F2 0F3 .   .   .   .   .   .   0B0 =   0F4"*"ZBVZeroBubble"*"51"*)
