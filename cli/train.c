@@ -33,9 +33,10 @@ static int asked_to_stop(void *context)
 typedef struct job {
     ts_train_config *config;
     bool terminal, quiet;
-    double shown;        /* when the last line was written */
-    double began, first; /* the program; the end of its first step, or 0 */
-    int64_t every;       /* steps from line to line; 0: by time */
+    double shown;             /* when the last line was written */
+    double began, first;      /* the program; the end of its first step, or 0 */
+    int64_t every;            /* steps from line to line; 0: by time */
+    int64_t slow, slow_steps; /* the rank that others wait for, for so many steps in a row */
     ts_train_result result;
 } job;
 
@@ -105,9 +106,20 @@ static int columns(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-static void draw(const ts_train_step *s, bool terminal)
+/* One that the others wait for, half as slow again as the fastest and more than noise, in one step
+ * after the other: where ranks share cores some rank is late in most steps, and seldom the same. */
+static void watch(job *j, const ts_train_step *s)
 {
-    enum { BAR = 20 };
+    bool late = s->busy_most > 1.5 * s->busy_least && s->busy_most > s->busy_least + 0.01;
+    if (!late || s->busy_rank != j->slow) j->slow_steps = 0;
+    j->slow = s->busy_rank;
+    j->slow_steps += late;
+}
+
+static void draw(const ts_train_step *s, const job *j)
+{
+    enum { BAR = 20, SLOW_STEPS = 5 };
+    bool terminal = j->terminal;
     char bar[BAR + 1], speed[32], flops[32], memory[32], left[32], line[256];
     for (int i = 0; i < BAR; i++)
         bar[i] = i < (int)(s->step * BAR / s->steps) ? '#' : '.';
@@ -121,11 +133,9 @@ static void draw(const ts_train_step *s, bool terminal)
         amount(speed, sizeof speed, s->tokens_per_second), amount(flops, sizeof flops, s->flops),
         cli_bytes(memory, sizeof memory, s->memory_bytes),
         duration(left, sizeof left, s->remaining), s->skipped ? "  not finite, left out" : "");
-    /* One that the others wait for: half as slow again as the fastest, and more than noise. */
-    if (s->busy_most > 1.5 * s->busy_least && s->busy_most > s->busy_least + 0.01 &&
-        length < (int)sizeof line)
+    if (j->slow_steps >= SLOW_STEPS && length < (int)sizeof line)
         length += snprintf(line + length, sizeof line - (size_t)length, "  rank %lld is slow",
-                           (long long)s->busy_rank);
+                           (long long)j->slow);
     int wide = terminal ? columns() : 0;
     /* A line that wraps cannot be drawn over: the bar goes first, then the end of the line. */
     bool has_bar = terminal && (wide == 0 || length + BAR + 4 <= wide);
@@ -146,8 +156,9 @@ static int show_step(const ts_train_step *s, void *context)
     bool last = s->step == s->steps || stopped, evaluated = !isnan(s->eval_loss);
     bool due = j->every > 0 ? s->step % j->every == 0 : now - j->shown > (j->terminal ? 0.1 : 2.0);
     if (j->first == 0) j->first = now;
+    watch(j, s);
     if (!j->quiet && (last || s->step == 1 || evaluated || due)) {
-        draw(s, j->terminal);
+        draw(s, j);
         j->shown = now;
     }
     if (last && j->terminal && !j->quiet) printf("\n");
