@@ -55,8 +55,8 @@ said=$("$tessera" ckpt cat "$b" lm_head.weight --slice '0:3, ::5')
     fail "cat: rows and steps" "$said"
 says "cat: a name that is not there" 2 "has no tensor" "$tessera" ckpt cat "$b" nothing
 says "cat: a name that is nearly there" 2 "did you mean model.norm.weight?" "$tessera" ckpt cat "$b" model.norm.weigth
-says "the output of a run" 2 "run: is the output of a run; its model is $work/run/model, its states are in $work/run/state" \
-    "$tessera" ckpt verify "$work/run"
+run_words="run: is the output of a run; its model is $work/run/model, its states are in $work/run/state"
+says "the output of a run" 2 "$run_words" "$tessera" ckpt verify "$work/run"
 says "generate from the output of a run" 2 "its model is $work/run/model" "$tessera" generate "$work/run"
 says "a directory that is not there" 2 "there is nothing" "$tessera" ckpt verify "$work/nowhere"
 says "bad usage" 2 "did you mean verify" "$tessera" ckpt verfy "$b"
