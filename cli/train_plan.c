@@ -357,7 +357,7 @@ static const char *span(char *buffer, size_t size, double seconds)
     else if (seconds >= 2 * 3600.0)
         snprintf(buffer, size, "%#.4g h", seconds / 3600);
     else
-        snprintf(buffer, size, "%#.4g s", seconds);
+        snprintf(buffer, size, seconds < 1000 ? "%#.4g s" : "%.0f s", seconds);
     return buffer;
 }
 

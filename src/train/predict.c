@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/intmath.h"
 #include "base/rank.h"
 #include "base/thread.h"
 #include "device/parallel.h"
@@ -89,12 +90,14 @@ void tsi_account_end(tsi_account *a, ts_train_cost *out)
 /* ---- measuring ------------------------------------------------------------------------------- */
 
 enum { TURNS = 3, MOST_ROWS = 1024, MOST_WIDE = 2048, MOST_BYTES = 16 << 20, BARRIERS = 20 };
+static const double LONG_SECONDS = 0.25;
 
 typedef struct probe {
     ts_rank *me;
     ts_mesh *self;
     ts_group *world;
     ts_train_sizes sizes;
+    int64_t share; /* ranks of a core: each has so much less to do, or many would take long */
 } probe;
 
 static ts_tensor *random_of(const probe *p, ts_shape shape)
@@ -126,7 +129,8 @@ static ts_tensor *run_elements(const probe *p, ts_tensor *const *x)
     return ts_swiglu(x[0], x[1]);
 }
 
-/* Amounts a second of the slowest rank in the best of some turns; all ranks begin together. */
+/* Amounts a second of the slowest rank in the best of some turns; all ranks begin together. One
+ * turn is enough where it takes long, as of many ranks that share few cores. */
 static ts_status rate_of(const probe *p, ts_tensor *(*run)(const probe *, ts_tensor *const *),
                          ts_tensor *const *x, double amount, double *out)
 {
@@ -143,18 +147,21 @@ static ts_status rate_of(const probe *p, ts_tensor *(*run)(const probe *, ts_ten
         TSI_TRY(ts_group_all_reduce(p->world, &word, &word, TS_REDUCE_MAX, NULL));
         ts_tensor_drop(y);
         if (seconds > 0) *out = fmax(*out, amount / seconds);
+        if (seconds > LONG_SECONDS) break; /* the same number on every rank */
     }
     return TS_OK;
 }
 
 static int64_t at_most(int64_t x, int64_t most)
 {
-    return x < 1 ? 1 : x < most ? x : most;
+    int64_t bounded = x < most ? x : most;
+    return bounded > 1 ? bounded : 1;
 }
 
 static ts_status measure_products(const probe *p, ts_train_rates *out)
 {
-    int64_t m = at_most(p->sizes.rows, MOST_ROWS), k = at_most(p->sizes.hidden, MOST_WIDE);
+    int64_t m = at_most(p->sizes.rows, MOST_ROWS / p->share);
+    int64_t k = at_most(p->sizes.hidden, MOST_WIDE);
     int64_t n = at_most(p->sizes.inner, MOST_WIDE);
     ts_tensor *x[] = { random_of(p, TS_SHAPE(m, k)), random_of(p, TS_SHAPE(n, k)) };
     return rate_of(p, run_product, x, 2.0 * (double)m * (double)k * (double)n, &out->product_flops);
@@ -162,7 +169,7 @@ static ts_status measure_products(const probe *p, ts_train_rates *out)
 
 static ts_status measure_attention(const probe *p, ts_train_rates *out)
 {
-    int64_t t = at_most(p->sizes.context, MOST_ROWS), h = at_most(p->sizes.heads, 16);
+    int64_t t = at_most(p->sizes.context, MOST_ROWS), h = at_most(p->sizes.heads, 16 / p->share);
     int64_t d = at_most(p->sizes.head_dim, 256);
     ts_tensor *x[3];
     for (int i = 0; i < 3; i++)
@@ -173,7 +180,7 @@ static ts_status measure_attention(const probe *p, ts_train_rates *out)
 
 static ts_status measure_memory(const probe *p, ts_train_rates *out)
 {
-    int64_t n = at_most(p->sizes.rows * p->sizes.inner, MOST_BYTES / 4);
+    int64_t n = at_most(p->sizes.rows * p->sizes.inner, MOST_BYTES / 4 / p->share);
     ts_tensor *x[] = { random_of(p, TS_SHAPE(n)), random_of(p, TS_SHAPE(n)) };
     if (!x[0]) return ts_rank_status(p->me);
     double bytes = 3.0 * (double)n * (double)ts_dtype_size(ts_tensor_dtype(x[0]));
@@ -206,13 +213,20 @@ static ts_status measure_all(const probe *p, ts_train_rates *out)
     return measure_latency(p, out);
 }
 
+/* Threads that compute for the ranks of this process; 0: a device does, which has its own. */
+static int64_t busy_threads(ts_rank *me)
+{
+    const tsi_rank_device *mine = tsi_rank_device_of(me);
+    if (!mine || !mine->device->host_readable) return 0;
+    return me->world->local_count * tsi_max_i64(tsi_parallel_threads(me), 0);
+}
+
 /* As ts_train_rates has it; a device has copies of its own. */
 static double moving_of(ts_rank *me)
 {
-    const tsi_rank_device *mine = tsi_rank_device_of(me);
-    int64_t threads = tsi_parallel_threads(me), ranks = me->world->local_count;
-    if (!mine || !mine->device->host_readable || threads < 1) return 0;
-    return ranks * threads >= tsi_core_count() ? 1.0 / (double)threads : 0;
+    int64_t threads = busy_threads(me);
+    bool all = threads > 0 && threads >= tsi_core_count();
+    return all ? 1.0 / (double)tsi_parallel_threads(me) : 0;
 }
 
 ts_status ts_train_measure(ts_rank *me, const ts_train_cost *cost, ts_train_rates *out)
@@ -221,7 +235,8 @@ ts_status ts_train_measure(ts_rank *me, const ts_train_cost *cost, ts_train_rate
     *out = (ts_train_rates){ .struct_size = sizeof *out };
     TSI_TRY(tsi_rank_enter(me));
     ts_scope scope = ts_scope_open_with(me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
-    probe p = { me, ts_mesh_self(me), ts_group_world(me), cost->sizes };
+    int64_t share = tsi_ceil_div(busy_threads(me), tsi_core_count());
+    probe p = { me, ts_mesh_self(me), ts_group_world(me), cost->sizes, tsi_max_i64(share, 1) };
     ts_status status = p.self && p.world ? measure_all(&p, out) : ts_rank_status(me);
     out->moving = moving_of(me);
     ts_scope_close(scope);
