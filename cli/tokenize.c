@@ -134,7 +134,7 @@ static int run(ts_tokenize_options *options, bool json)
 int cli_tokenize(int argc, char **argv)
 {
     bool json = false, specials = false, plain = false, no_eos = false, restart = false;
-    const char *tokenizer = "byte", *out = NULL;
+    const char *tokenizer = "byte", *out = NULL, *json_key = "text";
     int64_t shard_tokens = 100000000;
     const cli_option options[] = {
         CLI_TEXT("tokenizer", &tokenizer, "byte|FILE",
@@ -142,6 +142,8 @@ int cli_tokenize(int argc, char **argv)
         CLI_TEXT("out", &out, "PREFIX", "shards are PREFIX-00000.bin, PREFIX-00001.bin, ..."),
         CLI_INT("shard-tokens", &shard_tokens, 1, INT64_MAX / 16,
                 "tokens in one shard; default 100000000"),
+        CLI_TEXT("json-key", &json_key, "NAME",
+                 "of *.jsonl: the member of each line that is its document; default text"),
         CLI_FLAG("specials", &specials, "add what the tokenizer adds to a document (BOS, EOS)"),
         CLI_FLAG("plain", &plain, "special tokens spelled in the text are plain text"),
         CLI_FLAG("no-eos", &no_eos, "no end-of-text token after each file"),
@@ -151,7 +153,7 @@ int cli_tokenize(int argc, char **argv)
     };
     const cli_usage usage = {
         "tokenize", "[options] --out PREFIX FILE...",
-        "Turns text files into token files. A file is a document; of *.jsonl the \"text\" of each "
+        "Turns text files into token files. A file is a document; of *.jsonl a member of each "
         "line is one. Run again after an interruption, it goes on after the last complete shard.",
         options, NULL
     };
@@ -168,6 +170,7 @@ int cli_tokenize(int argc, char **argv)
     job.files = files;
     job.file_count = argc - 1;
     job.prefix = out;
+    job.json_key = json_key;
     job.shard_tokens = shard_tokens;
     job.specials = specials;
     job.plain = plain;
