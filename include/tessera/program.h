@@ -11,8 +11,8 @@
  * list may stand for all ranks that do the same, so that programs of many thousands of ranks are
  * small and are checked on all of them.
  *
- * All functions are local, may be called by any thread, and leave why they failed in
- * ts_last_error(). */
+ * All functions are local, may be called by any thread, and leave why they failed as all do: with
+ * the rank whose thread it is (ts_rank_error), else in ts_last_error(). */
 #ifndef TESSERA_PROGRAM_H
 #define TESSERA_PROGRAM_H
 
