@@ -400,6 +400,51 @@ static void list_begins(chain *c, const matching *m, begin *all, uint64_t *hash)
     }
 }
 
+typedef struct tied {
+    int32_t before, after;
+} tied;
+
+static int compare_tied(const void *a, const void *b)
+{
+    const tied *x = a, *y = b;
+    return x->before < y->before ? -1 : x->before > y->before;
+}
+
+/* least[piece]: the greatest key of the begins that it is tied behind; ties go forward. */
+static void find_least_keys(const tied *tie, int64_t count, const int64_t *wish, int64_t *least)
+{
+    for (int64_t i = 0; i < count; i++) {
+        int64_t of = least[tie[i].before], own = wish[tie[i].before];
+        if (own > of) of = own;
+        if (of > least[tie[i].after]) least[tie[i].after] = of;
+    }
+}
+
+/* The program does not know all ties of the work: that an operation stands behind a fence of the
+ * host's, say. One that cannot begin where the program has it comes behind those that it is tied
+ * behind, and the others are where they are: on all ranks alike, as their ties are. */
+static ts_status heed_ties(const tsi_works *w, begin *all, int64_t count)
+{
+    size_t n = (size_t)w->piece_count + 1;
+    tied *tie = tsi_alloc_array((size_t)w->pair_count / 2 + 1, sizeof *tie);
+    int64_t *wish = tsi_alloc_array(n, sizeof *wish), *least = tsi_alloc_array(n, sizeof *least);
+    bool room = tie && wish && least;
+    for (int64_t i = 0; room && i < w->piece_count; i++)
+        wish[i] = least[i] = -1;
+    for (int64_t i = 0; room && i < count; i++)
+        wish[all[i].piece] = all[i].key;
+    for (int64_t i = 0; room && i < w->pair_count; i += 2)
+        tie[i / 2] = (tied){ w->pair[i], w->pair[i + 1] };
+    if (room && w->pair_count > 0) qsort(tie, (size_t)w->pair_count / 2, sizeof *tie, compare_tied);
+    if (room) find_least_keys(tie, w->pair_count / 2, wish, least);
+    for (int64_t i = 0; room && i < count; i++)
+        if (least[all[i].piece] > all[i].key) all[i].key = least[all[i].piece];
+    tsi_free(tie);
+    tsi_free(wish);
+    tsi_free(least);
+    return room ? TS_OK : tsi_fail_memory("an order of a step", n * 32);
+}
+
 static ts_status chain_make(chain *c, const matching *m)
 {
     const tsi_works *w = &c->step->works;
@@ -409,6 +454,9 @@ static ts_status chain_make(chain *c, const matching *m)
     uint64_t hash = (uint64_t)w->begin_count;
     bool room = all && c->piece;
     if (room) list_begins(c, m, all, &hash);
+    ts_status status =
+        room ? heed_ties(w, all, c->count) : tsi_fail_memory("an order of a step", n * sizeof *all);
+    room = status == TS_OK;
     if (room) qsort(all, (size_t)c->count, sizeof *all, compare_begins);
     int32_t least = INT32_MAX; /* of those that come later */
     for (int64_t i = c->count - 1; room && i >= 0; i--) {
@@ -421,7 +469,7 @@ static ts_status chain_make(chain *c, const matching *m)
     }
     c->hash = (int64_t)(hash >> 2);
     tsi_free(all);
-    return room ? TS_OK : tsi_fail_memory("an order of a step", n * sizeof *all);
+    return status;
 }
 
 /* [coll] */

@@ -10,6 +10,7 @@
 #include "dist/token_util.h"
 #include "harness/test.h"
 #include "plan/program.h"
+#include "plan/step_reorder.h"
 #include "tensor/tensor.h"
 #include "tessera/tessera.h"
 
@@ -348,6 +349,89 @@ TS_TEST_RANKS(steps_on_two_axes_run_again, 4)
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (test_tries(t)) (void)check_way(t, &ways[i]);
+}
+
+/* ---- what the program does not know ---------------------------------------------------------- */
+
+typedef struct around { /* a training step between moves that have nothing to do with it */
+    trained *r;
+    ts_tensor *x[3], *to[3];
+} around;
+
+static ts_status move_one(const around *a, int i)
+{
+    ts_tensor *all = ts_redistribute(a->x[i], "R");
+    return ts_foreach_copy((ts_list){ &a->to[i], 1 }, (ts_list){ &all, 1 });
+}
+
+static ts_status around_step(void *context)
+{
+    around *a = context;
+    ts_scope scope = ts_scope_open(a->r->me, NULL);
+    ts_status status = move_one(a, 0);
+    if (status == TS_OK) status = move_one(a, 1);
+    if (status == TS_OK) status = step(a->r);
+    if (status == TS_OK) status = move_one(a, 2);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+/* The last operation, then the second, before the first. */
+static void last_and_second_first(test *t, tsi_step_list *list)
+{
+    int32_t begin[3] = { -1, -1, -1 }, at = 0;
+    int32_t *order = calloc((size_t)list->action_count + 1, sizeof *order);
+    for (int32_t i = 0; i < list->action_count; i++) {
+        if (list->action[i].group < 0 || list->action[i].queue == 0) continue;
+        begin[begin[0] < 0 ? 0 : begin[1] < 0 ? 1 : 2] = i;
+    }
+    TEST_CHECK(t, begin[2] > 0);
+    order[at++] = begin[2];
+    order[at++] = begin[1];
+    for (int32_t i = 0; i < list->action_count; i++)
+        if (i != begin[2] && i != begin[1]) order[at++] = i;
+    TEST_OK(t, tsi_list_permute(list, order));
+    free(order);
+}
+
+/* The last move stands behind a fence, the optimizer's numbers, of which the program knows nothing:
+ * that it cannot begin first does not keep the second from it. */
+TS_TEST_RANKS(begins_keep_ties_that_the_program_does_not_know, 2, 3)
+{
+    if (!tsi_rank_device_of(t->me)->device->host_readable) return;
+    const way w = { .mesh = "replicate=*", .family = TS_MODEL_LLAMA };
+    trained r = { 0 };
+    around a = { .r = &r };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_program *program = NULL;
+    ts_step_order is = TS_INIT(ts_step_order);
+    make(t, &w, &r);
+    feed(&r, 0);
+    for (int i = 0; i < 3; i++) {
+        a.x[i] = ts_full(i + 1, mesh, TS_DTYPE_F32, TS_SHAPE(12, 8), "S(0)");
+        a.to[i] = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(12, 8), "R");
+    }
+    TEST_OK(t, around_step(&a));
+    ts_step *recorded = ts_step_record(t->me, around_step, &a);
+    TEST_SAY(t, recorded != NULL, "%s", recorded ? "" : ts_rank_error(t->me)->text);
+    TEST_OK(t, ts_step_program(recorded, &program));
+    for (int32_t k = 0; k < program->step->list_count; k++)
+        last_and_second_first(t, &program->step->list[k]);
+    TEST_OK(t, ts_step_reorder(recorded, program, (int64_t)1 << 30, &is));
+    TEST_SAY(t, is.taken && is.agreed && is.ahead == 1, "taken %d, agreed %d, %lld ahead", is.taken,
+             is.agreed, (long long)is.ahead);
+    for (int i = 0; i < 3; i++) {
+        double sum = 0;
+        TEST_OK(t, ts_foreach_zero((ts_list){ &a.to[i], 1 }));
+        TEST_OK(t, ts_step_replay(recorded));
+        TEST_OK(t, ts_tensor_item(ts_sum(a.to[i], NULL, 0, 0), &sum));
+        TEST_SAY(t, sum == 96.0 * (i + 1), "move %d brings %g", i, sum);
+    }
+    ts_program_destroy(program);
+    ts_step_destroy(recorded);
+    unmake(&r);
+    TEST_OK(t, ts_scope_close(scope));
 }
 
 /* ---- random numbers -------------------------------------------------------------------------- */
