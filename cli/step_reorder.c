@@ -93,8 +93,8 @@ static int reorder(const ts_program *program, const ts_reorder_options *options,
 /* "hoist,sink" */
 static bool read_passes(const char *text, uint32_t *out)
 {
-    static const char *const names[] = { "hoist", "sink",     "bucket", "prefetch",
-                                         "fill",  "schedule", "search", "split" };
+    static const char *const names[] = { "hoist",    "sink",   "bucket", "prefetch", "fill",
+                                         "schedule", "search", "split",  "defer" };
     enum { COUNT = sizeof names / sizeof names[0] }; /* in the order of TS_PASS_* */
     while (text != NULL && *text != '\0') {
         size_t n = strcspn(text, ","), i = 0;
@@ -120,7 +120,7 @@ int step_reorder(int argc, char **argv)
                  "a rank holds at most this; else what it holds now"),
         CLI_SIZE("bucket", &o.bucket_bytes, 1, INT64_MAX / 4, "a bucket has at most this"),
         CLI_TEXT("passes", &only, "LIST",
-                 "hoist,sink,bucket,prefetch,fill,schedule,search,split (all)"),
+                 "hoist,sink,bucket,prefetch,fill,schedule,search,split,defer (all)"),
         CLI_INT("tries", &o.tries, 1, 100000000, "of the search (2000)"),
         CLI_INT("seed", &seed, 0, INT64_MAX / 2, "of the search (1)"),
         STEP_COST_OPTIONS(costs),

@@ -98,7 +98,8 @@ enum {
     TS_PASS_SCHEDULE = 32, /* everything by cost, under the cap */
     TS_PASS_SEARCH = 64,   /* single moves, as long as they help */
     TS_PASS_SPLIT = 128,   /* large collectives in parts, so that others pass between them */
-    TS_PASS_ALL = 255
+    TS_PASS_DEFER = 256,   /* sums that nobody needs soon, behind what is needed sooner */
+    TS_PASS_ALL = 511
 };
 typedef struct ts_reorder_options {
     size_t struct_size;

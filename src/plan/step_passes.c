@@ -439,6 +439,18 @@ ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves)
     return status;
 }
 
+ts_status tsi_pass_by_keys(const tsi_pass_job *job, const bool *early, const double *key,
+                           int64_t *moves)
+{
+    order o = { 0 };
+    ts_status status = order_begin(&o, job, early);
+    if (status == TS_OK) memcpy(o.key, key, (size_t)o.count * sizeof *key);
+    if (status == TS_OK) pull_forward(&o);
+    if (status == TS_OK) status = order_run(&o, AT_ONCE, moves);
+    order_release(&o);
+    return status;
+}
+
 ts_status tsi_pass_fill(const tsi_pass_job *job, int64_t *moves)
 {
     return pass_by(job, fill_keys, IN_TIME, moves);

@@ -127,6 +127,8 @@ static const pass passes[] = {
     { TS_PASS_HOIST, "hoist", "operations begin as soon as what they need is there",
       tsi_pass_hoist },
     { TS_PASS_SINK, "sink", "waits come when their results are needed", tsi_pass_sink },
+    { TS_PASS_DEFER, "defer", "rounds of sums begin when those before are over, others pass them",
+      NULL },
     { TS_PASS_BUCKET, "bucket", "small operations of a group go as one: a latency less each",
       NULL },
     { TS_PASS_FILL, "fill", "what is ready fills the time before waits", tsi_pass_fill },
@@ -161,6 +163,8 @@ static ts_status run_pass(state *s, const pass *p)
     ts_status status = copy_step(s->best, &next);
     if (status == TS_OK && p->bit == TS_PASS_BUCKET)
         status = tsi_pass_bucket(next, s->bucket_bytes, &moves);
+    if (status == TS_OK && p->bit == TS_PASS_DEFER)
+        status = tsi_pass_defer(next, s->us, s->first, &moves);
     for (int64_t r = 0; status == TS_OK && p->run && r < next->list_count; r++) {
         tsi_pass_job job = { next, r, s->us + s->first[r], s->cap };
         status = p->run(&job, &moves);

@@ -8,7 +8,8 @@
  *   both communicate                            all of a rank's operations keep one order, so that
  *                                               every rank keeps the same; but for those that read
  *                                               only what is there before the step, as gathers of
- *                                               parameters, in the pass that begins them ahead
+ *                                               parameters, in the pass that begins them ahead, and
+ *                                               for reductions in the one that lets others pass
  * A new order that keeps these gives the same results: nothing else ties two actions. It is proved
  * and simulated all the same, and taken only if it is no slower and needs no more memory than is
  * allowed.
@@ -45,6 +46,13 @@ ts_status tsi_pass_sink(const tsi_pass_job *job, int64_t *moves);
 ts_status tsi_pass_prefetch(const tsi_pass_job *job, int64_t *moves);
 ts_status tsi_pass_fill(const tsi_pass_job *job, int64_t *moves);
 ts_status tsi_pass_schedule(const tsi_pass_job *job, int64_t *moves);
+/* Of all ranks at once: reductions that nobody needs soon begin between others (step_defer.c). `us`
+ * and `first` as below. */
+ts_status tsi_pass_defer(tsi_step *step, const double *us, const int64_t *first, int64_t *moves);
+/* The least key first, as far as the ties allow; who stands before something urgent is as urgent.
+ * `early` as above. */
+ts_status tsi_pass_by_keys(const tsi_pass_job *job, const bool *early, const double *key,
+                           int64_t *moves);
 /* Of all ranks at once: members of a group join or cut the same operations. */
 ts_status tsi_pass_bucket(tsi_step *step, int64_t bucket_bytes, int64_t *moves);
 bool tsi_is_bucket(const tsi_action *action); /* which that pass made, or a text says so */
