@@ -14,7 +14,7 @@
 #include "model/model.h"
 #include "tessera/tessera.h"
 
-enum { ROWS = 6, VOCAB = 37, STEPS = 10, PARTS_MAX = 3, PARAMETERS = 160, TEXT = 1024 };
+enum { ROWS = 6, VOCAB = 37, STEPS = 9, PARTS_MAX = 3, PARAMETERS = 160, TEXT = 1024 };
 
 typedef struct draw {
     uint64_t state;
@@ -429,13 +429,14 @@ static void order_anew(test *t, const trial *c, ts_step *recorded, int64_t n, dr
     uint32_t passes = pick(d, 3) ? TS_PASS_ALL : 1 + (uint32_t)pick(d, TS_PASS_ALL);
     bool back = pick(d, 6) == 0, apart = pick(d, 5) == 0;
     ts_reorder_options_init(&options);
-    options.tries = pick(d, 30);
+    options.tries = pick(d, 8);
     options.memory_bytes_max = bytes;
     options.costs.compute_us = 1 + (double)pick(d, 20);
     options.bucket_bytes = pick(d, 2) ? 0 : 1 << (8 + pick(d, 10));
     options.seed = c->seed;
     if (apart && t->index == 1) passes = passes ^ TS_PASS_HOIST ^ TS_PASS_PREFETCH;
-    options.passes = passes;
+    if (pick(d, 4)) passes &= ~(uint32_t)TS_PASS_SPLIT; /* which takes long */
+    options.passes = passes ? passes : TS_PASS_HOIST;
     ts_program *program = check_program(t, c, recorded, n);
     if (!program) return;
     TEST_OK(t, ts_program_reorder(program, &options, NULL, NULL, &better));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random configurations on random meshes against one rank in f64: losses and norms, whole, and
- * stopped and gone on on other meshes. TEST_CASES says how many; the seed makes them again. */
+ * stopped and gone on on other meshes; and the same bits with replays. TEST_CASES says how many;
+ * the seed makes them again. */
 #include <stdarg.h>
 
 #include "dist/train_util.h"
@@ -139,6 +140,46 @@ static void try_one(test *t, int number)
     }
     fprintf(stderr, "  case %d\n", number);
     remove_folder(&f);
+}
+
+enum {
+    AGAIN = 10
+}; /* two as usual, one recorded, three replays as recorded, four in another order */
+
+/* The same run with replays, as recorded and in another order: the same bits. */
+static void try_replays(test *t, int number)
+{
+    folder f = make_folder(t);
+    draw d = { .text = "" };
+    outcome usual = { 0 }, again = { 0 };
+    char mesh[TEXT], all[3 * TEXT];
+    draw_model(t, &d);
+    draw_step(t, &f, &d);
+    int64_t ranks = draw_mesh(t, &d, mesh);
+    for (int replay = 0; replay <= 2; replay += 2) {
+        snprintf(all, sizeof all, "%s%s[train]\nsteps = %d\nreplay = %d\n", d.text, mesh, AGAIN,
+                 replay);
+        ts_status status =
+            train(t, &f, replay ? "again" : "usual", all, ranks, replay ? &again : &usual);
+        TEST_SAY(t, status == TS_OK, "%s", all);
+        if (status != TS_OK) break;
+    }
+    for (int i = 1; i <= AGAIN && !test_failed(t); i++)
+        TEST_SAY(t,
+                 memcmp(&usual.loss[i], &again.loss[i], sizeof(double)) == 0 &&
+                     memcmp(&usual.norm[i], &again.norm[i], sizeof(double)) == 0,
+                 "step %d: loss %.17g, norm %.17g; replayed %.17g, %.17g; %s", i, usual.loss[i],
+                 usual.norm[i], again.loss[i], again.norm[i], all);
+    fprintf(stderr, "  case %d: %lld replays\n", number, (long long)again.result.replays);
+    remove_folder(&f);
+}
+
+TS_TEST(random_configurations_run_again)
+{
+    const char *said = getenv("TEST_CASES");
+    int cases = said ? atoi(said) : 1;
+    for (int i = 0; i < cases; i++)
+        try_replays(t, i);
 }
 
 TS_TEST(random_configurations_are_one_rank)
