@@ -11,179 +11,12 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/keep.h"
-#include "nn/control.h"
-#include "nn/places.h"
-
-typedef struct slot {
-    ts_tensor *param; /* retained */
-    char *name;
-    tsi_array *first, *second; /* moments; SGD: first alone */
-    const ts_layout *layout;   /* of theirs, retained */
-    int32_t group, reserved;
-    tsi_places places; /* where moments are rounded by chance, which is by global index */
-} slot;
-
-typedef struct group {  /* parameters that are updated alike, in one call */
-    double rate, decay; /* times the optimiser's rate; the weight decay */
-    int32_t control;    /* whose numbers count: index of the control's copies */
-    int32_t reserved;
-    void *reserved_list; /* memory that the update will need, taken before it was agreed on */
-} group;
-
-struct ts_optimizer {
-    ts_rank *rank;
-    slot *slot;
-    tsi_list_item *item; /* what a step updates: blocks of slots, or pieces of them */
-    int64_t item_capacity;
-    int64_t count, capacity, steps;
-    tsi_control *control;  /* of steps that decide on the device; NULL before the first */
-    ts_step_options given; /* to the last of them */
-    group *group;
-    int64_t group_count, group_capacity;
-    int32_t is_sgd, nesterov;
-    int32_t moments, reserved; /* their dtype; 0: f32, of f64 parameters f64 */
-    double lr, beta1, beta2, epsilon, weight_decay, momentum;
-};
-
-/* ---- making ---------------------------------------------------------------------------------- */
-
-static tsi_array *zeros_like(ts_tensor *param, int32_t moments)
-{
-    ts_shape shape = tsi_array_shape(param->array);
-    ts_dtype dtype = param->dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
-    if (moments && dtype == TS_DTYPE_F32) dtype = (ts_dtype)moments;
-    tsi_array *array = tsi_array_create_tagged(param->rank, dtype, &shape, TSI_TAG_OPTIMIZER);
-    unsigned char zero[16] = { 0 };
-    if (array && tsi_array_fill(array, zero) == TS_OK) return array;
-    tsi_array_release(array);
-    return NULL;
-}
-
-/* The group of parameters that are trained like this one. */
-static ts_status find_group(ts_optimizer *o, const ts_tensor *param, int32_t *out)
-{
-    const tsi_param *body = tsi_param_of(param);
-    double rate = body ? body->rate : 1.0;
-    double decay = body && !isnan(body->decay) ? body->decay : o->weight_decay;
-    int64_t i = 0;
-    while (i < o->group_count && (o->group[i].rate != rate || o->group[i].decay != decay))
-        i++;
-    *out = (int32_t)i;
-    if (i < o->group_count) return TS_OK;
-    TSI_TRY(tsi_room(&o->group, o->group_count, &o->group_capacity, sizeof *o->group,
-                     "the groups of an optimizer"));
-    o->group[o->group_count++] = (group){ .rate = rate, .decay = decay };
-    return TS_OK;
-}
-
-static ts_status add_param(const char *name, ts_tensor *param, void *context)
-{
-    ts_optimizer *o = context;
-    int32_t of = 0;
-    if (!tsi_leaf_of(param)) return TS_OK; /* frozen */
-    TSI_TRY(find_group(o, param, &of));
-    TSI_TRY(
-        tsi_room(&o->slot, o->count, &o->capacity, sizeof *o->slot, "the state of an optimizer"));
-    slot *s = &o->slot[o->count++];
-    *s = (slot){ .param = tsi_tensor_retain(param),
-                 .name = tsi_strdup(name),
-                 .layout = ts_layout_retain(param->layout),
-                 .group = of };
-    if (!s->name) return tsi_fail_memory("the name of a parameter", strlen(name) + 1);
-    bool first = !o->is_sgd || o->momentum != 0.0, second = !o->is_sgd;
-    if (first) s->first = zeros_like(param, o->moments);
-    if (second) s->second = zeros_like(param, o->moments);
-    return (s->first || !first) && (s->second || !second) ? TS_OK : ts_rank_status(o->rank);
-}
-
-static ts_status check_numbers(const ts_optimizer *o)
-{
-    const tsi_sgd_step sgd = { o->lr, o->momentum, o->weight_decay, 1.0, 0, 0 };
-    const tsi_adamw_step adamw = { .lr = o->lr,
-                                   .beta1 = o->beta1,
-                                   .beta2 = o->beta2,
-                                   .epsilon = o->epsilon,
-                                   .weight_decay = o->weight_decay };
-    return o->is_sgd ? tsi_sgd_check("sgd", &sgd) : tsi_adamw_check("adamw", &adamw);
-}
-
-static ts_optimizer *optimizer_make(ts_module *root, ts_optimizer proto)
-{
-    if (!root || tsi_rank_enter(root->rank) != TS_OK) return NULL;
-    if (check_numbers(&proto) != TS_OK) return NULL;
-    ts_optimizer *o = tsi_calloc(1, sizeof *o);
-    if (!o) {
-        tsi_fail_memory("an optimizer", sizeof *o);
-        return NULL;
-    }
-    *o = proto;
-    o->rank = root->rank;
-    if (ts_module_each(root, add_param, o) == TS_OK) return o;
-    ts_optimizer_destroy(o);
-    return NULL;
-}
-
-/* In options of zeros a 0 is the default. */
-static double or_default(double value, int32_t exact, double otherwise)
-{
-    return value != 0.0 || exact ? value : otherwise;
-}
-
-ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options)
-{
-    ts_adamw_options o = TS_INIT(ts_adamw_options);
-    if (options)
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    if (o.moments && o.moments != TS_DTYPE_F32 && o.moments != TS_DTYPE_BF16) {
-        if (root && tsi_rank_enter(root->rank) == TS_OK)
-            TSI_FAIL(TS_ERR_DTYPE, "adamw: moments are f32 or bf16, not %s",
-                     ts_dtype_name((ts_dtype)o.moments));
-        return NULL;
-    }
-    return optimizer_make(root, (ts_optimizer){ .lr = or_default(o.lr, o.exact, 1e-3),
-                                                .beta1 = or_default(o.beta1, o.exact, 0.9),
-                                                .beta2 = or_default(o.beta2, o.exact, 0.95),
-                                                .epsilon = or_default(o.epsilon, o.exact, 1e-8),
-                                                .weight_decay = o.weight_decay,
-                                                .moments = o.moments });
-}
-
-ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options)
-{
-    ts_sgd_options o = TS_INIT(ts_sgd_options);
-    if (options)
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    return optimizer_make(root, (ts_optimizer){ .is_sgd = 1,
-                                                .nesterov = o.nesterov,
-                                                .lr = or_default(o.lr, o.exact, 1e-3),
-                                                .momentum = o.momentum,
-                                                .weight_decay = o.weight_decay });
-}
-
-void ts_optimizer_destroy(ts_optimizer *o)
-{
-    if (!o) return;
-    for (int64_t i = 0; i < o->count; i++) {
-        tsi_tensor_release(o->slot[i].param);
-        tsi_array_release(o->slot[i].first);
-        tsi_array_release(o->slot[i].second);
-        tsi_places_release(&o->slot[i].places);
-        ts_layout_release(o->slot[i].layout);
-        tsi_free(o->slot[i].name);
-    }
-    tsi_control_destroy(o->control);
-    for (int64_t i = 0; i < o->group_count; i++)
-        tsi_free(o->group[i].reserved_list);
-    tsi_free(o->group);
-    tsi_free(o->slot);
-    tsi_free(o->item);
-    tsi_free(o);
-}
+#include "nn/optimizer.h"
 
 /* ---- parameters that move -------------------------------------------------------------------- */
 
 /* An array of state as a tensor of the innermost scope; NULL: recorded. */
-static ts_tensor *tensor_of(const slot *s, tsi_array *state)
+static ts_tensor *tensor_of(const tsi_trained *s, tsi_array *state)
 {
     const ts_tensor *param = s->param;
     bool same = param->mesh->desc == s->layout->sharding->mesh;
@@ -193,7 +26,7 @@ static ts_tensor *tensor_of(const slot *s, tsi_array *state)
 }
 
 /* An array of state with the layout that its parameter has now; NULL: recorded. */
-static tsi_array *moved(const slot *s, tsi_array *state)
+static tsi_array *moved(const tsi_trained *s, tsi_array *state)
 {
     const ts_tensor *param = s->param;
     ts_scope scope = ts_scope_open(param->rank, NULL);
@@ -214,7 +47,7 @@ static tsi_array *moved(const slot *s, tsi_array *state)
 }
 
 /* Both moments, or none. */
-static ts_status follow(slot *s)
+static ts_status follow(tsi_trained *s)
 {
     if (TSI_LIKELY(s->layout == s->param->layout)) return TS_OK;
     if (tsi_keeps(s->param->rank))
@@ -242,7 +75,7 @@ ts_status tsi_optimizer_follow(ts_optimizer *o, ts_tensor *param, int32_t *momen
 {
     *moments = 0;
     for (int64_t i = 0; o && i < o->count; i++) {
-        slot *s = &o->slot[i];
+        tsi_trained *s = &o->slot[i];
         if (s->param != param) continue;
         *moments = (s->first != NULL) + (s->second != NULL);
         if (s->first) *dtype = (ts_dtype)s->first->dtype;
@@ -321,7 +154,7 @@ static ts_status items_ready(ts_optimizer *o)
 {
     int64_t wanted = 0;
     for (int64_t i = 0; i < o->count; i++) {
-        slot *s = &o->slot[i];
+        tsi_trained *s = &o->slot[i];
         if (by_place(o)) TSI_TRY(tsi_places_of(&s->places, s->param));
         wanted += by_place(o) ? s->places.count : 1;
     }
@@ -366,7 +199,7 @@ static int64_t gather_items(ts_optimizer *o, int64_t of, tsi_list_part control, 
 {
     int64_t count = 0;
     for (int64_t i = 0; i < o->count; i++) {
-        const slot *s = &o->slot[i];
+        const tsi_trained *s = &o->slot[i];
         ts_tensor *grad = s->group == of ? ts_tensor_grad(s->param) : NULL;
         if (!grad) continue;
         tsi_block block = tsi_array_block(s->param->array);
@@ -387,7 +220,7 @@ static void tell_updates(const ts_optimizer *o)
 {
     if (!tsi_observers_want(&o->rank->observers, TSI_NEWS_LIST)) return;
     for (int64_t i = 0; i < o->count; i++) {
-        const slot *s = &o->slot[i];
+        const tsi_trained *s = &o->slot[i];
         ts_tensor first = { .rank = o->rank, .array = s->first };
         ts_tensor second = { .rank = o->rank, .array = s->second };
         ts_tensor *item[] = { s->param, ts_tensor_grad(s->param), &first, &second };
@@ -444,7 +277,7 @@ static ts_status update_group(ts_optimizer *o, int64_t of, bool controlled, tsi_
                               int64_t *count)
 {
     const int64_t step = o->steps + 1;
-    group *g = &o->group[of];
+    tsi_param_group *g = &o->group[of];
     double lr = o->lr * g->rate;
     tsi_sgd_step sgd = { lr, o->momentum, g->decay, 1.0, o->nesterov, step == 1 };
     tsi_adamw_step adamw = { .lr = lr,
@@ -616,7 +449,7 @@ ts_status ts_optimizer_rate(ts_optimizer *o, double lr)
     TSI_TRY(tsi_rank_enter(o->rank));
     double before = o->lr;
     o->lr = lr;
-    ts_status status = check_numbers(o);
+    ts_status status = tsi_optimizer_check(o);
     if (status != TS_OK) o->lr = before;
     return status;
 }
@@ -635,7 +468,7 @@ ts_status ts_optimizer_resume(ts_optimizer *o, int64_t steps)
 
 /* ---- its state, by name ---------------------------------------------------------------------- */
 
-static ts_status give(ts_optimizer *o, const slot *s, tsi_array *array, const char *what,
+static ts_status give(ts_optimizer *o, const tsi_trained *s, tsi_array *array, const char *what,
                       ts_param_fn fn, void *context)
 {
     if (!array) return TS_OK;
