@@ -86,6 +86,33 @@ typedef struct ts_sgd_options {
     int32_t exact; /* 1: every number is meant, 0 too */
 } ts_sgd_options;
 
+/* How Muon's rate follows the shape [m, n] of a matrix, last two dims. */
+typedef enum ts_muon_adjust {
+    TS_MUON_ADJUST_RMS,     /* times 0.2 sqrt(max(m, n)): updates as large as AdamW's, so that one
+                               rate serves both */
+    TS_MUON_ADJUST_ORIGINAL /* times sqrt(max(1, m / n)) */
+} ts_muon_adjust;
+
+/* Muon: d is the gradient and momentum (Nesterov's), O the orthogonal matrix nearest to d as Newton
+ * and Schulz step towards it, W -= rate (decay W + adjust O). For parameters of two dims and more,
+ * whose last two are the matrix: of [E, m, n] each of the E by itself. The others, and those that
+ * patterns or groups say ("lm_head.*: adamw"), go by AdamW with the same rate and decay. A matrix
+ * is put together on one rank of its mesh, the ranks by load, and its bits are those of one rank on
+ * any mesh. */
+typedef struct ts_muon_options {
+    size_t struct_size;
+    double lr, momentum, weight_decay; /* 0: 1e-3, 0.95, unless exact; weight_decay as given */
+    double beta1, beta2, epsilon;      /* of AdamW: 0: 0.9, 0.95, 1e-8, unless exact */
+    int32_t exact;                     /* 1: every number is meant, 0 too */
+    int32_t steps;                     /* of Newton-Schulz; 0: 5 */
+    int32_t adjust;                    /* ts_muon_adjust */
+    int32_t dtype;   /* of products, and of what travels: TS_DTYPE_BF16; 0: f32, of f64 ones f64 */
+    int32_t moments; /* of AdamW, as there */
+    int32_t reserved;
+    const char *adamw; /* patterns over full names, "*embed*, head.*", of what goes by AdamW; NULL:
+                          "*embed*, *lm_head*, *wte*, *wpe*"; "": no matrix */
+} ts_muon_options;
+
 /* A whole step of an optimiser, decided on the rank's device. */
 typedef struct ts_step_options {
     size_t struct_size;
@@ -139,6 +166,7 @@ TS_BEGIN_C
 TS_API void ts_param_options_init(ts_param_options *options);
 TS_API void ts_adamw_options_init(ts_adamw_options *options);
 TS_API void ts_sgd_options_init(ts_sgd_options *options);
+TS_API void ts_muon_options_init(ts_muon_options *options);
 TS_API void ts_step_options_init(ts_step_options *options);
 TS_API void ts_clip_options_init(ts_clip_options *options);
 
@@ -156,9 +184,9 @@ TS_API ts_tensor *ts_module_param(ts_module *m, const char *name, ts_shape shape
  * built, before it is materialised. recorded */
 TS_API ts_status ts_module_plan(ts_module *root, const char *plan);
 /* Parameters that are trained otherwise: lines "pattern: settings" as in a plan, settings out of
- * "rate=0.5" (times the optimiser's rate), "decay=0" (instead of its weight decay) and "frozen" (no
- * gradient, no state). Before the tree is materialised; optimisers that are made afterwards follow
- * it. recorded */
+ * "rate=0.5" (times the optimiser's rate), "decay=0" (instead of its weight decay), "adamw" (not by
+ * Muon) and "frozen" (no gradient, no state). Before the tree is materialised; optimisers that are
+ * made afterwards follow it. recorded */
 TS_API ts_status ts_module_groups(ts_module *root, const char *groups);
 /* Storage and first values of all parameters below that have none yet, of any part of a tree: what
  * they get depends on full names alone. Two parameters of one full name are refused. recorded
@@ -190,10 +218,11 @@ TS_API ts_status ts_init_normal(ts_tensor *parameter, const char *name,
                                 void *state); /* state: double *deviation; NULL: 0.02 */
 
 /* ---- optimisers ------------------------------------------------------------------------------ */
-/* Rates, epsilon, decay and momentum from 0 on, betas below 1; another number, NaN too, is refused.
- */
+/* Rates, epsilon, decay and momentum from 0 on, betas (and Muon's momentum) below 1; another
+ * number, NaN too, is refused. */
 TS_API ts_optimizer *ts_adamw_create(ts_module *root, const ts_adamw_options *options); /* maker */
 TS_API ts_optimizer *ts_sgd_create(ts_module *root, const ts_sgd_options *options);     /* maker */
+TS_API ts_optimizer *ts_muon_create(ts_module *root, const ts_muon_options *options);   /* maker */
 /* Updates all parameters that have a gradient, or none, and clears the gradients it used. recorded
  * [coll] */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);

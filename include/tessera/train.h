@@ -39,6 +39,7 @@ typedef struct ts_train_shape {
     int32_t moment_dtype;  /* TS_DTYPE_BF16: of AdamW's moments; 0: f32 */
     int32_t saves_behind;  /* 1: states are saved in the background, and a rank holds the copy */
     double z_loss;         /* of the configuration; 0: none */
+    ts_muon_options muon;  /* struct_size 0: none; else Muon instead of `moments` */
 } ts_train_shape;
 
 /* What a rank receives in a step, by information. */

@@ -53,6 +53,8 @@ DEFAULTS(ts_model_config, .positions = 2048, .norm_epsilon = 1e-5,
 DEFAULTS(ts_model_options, .dtype = TS_DTYPE_F32)
 DEFAULTS(ts_param_options, .dtype = TS_DTYPE_F32)
 DEFAULTS(ts_adamw_options, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .exact = 1)
+DEFAULTS(ts_muon_options, .lr = 1e-3, .momentum = 0.95, .beta1 = 0.9, .beta2 = 0.95,
+         .epsilon = 1e-8, .steps = 5, .exact = 1)
 DEFAULTS(ts_sgd_options, .lr = 1e-3, .exact = 1)
 DEFAULTS(ts_step_options, .grad_scale = 1)
 DEFAULTS(ts_attention_options, .scale = (double)NAN, .exact = 1)

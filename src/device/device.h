@@ -134,7 +134,8 @@ typedef struct tsi_device {
     ts_status (*random)(const struct tsi_device *device, const tsi_random_recipe *recipe,
                         const tsi_block *to, const tsi_random_run *run, int64_t run_count,
                         tsi_stream *stream);
-    /* The next `defer` on the stream needs no memory of its own. [it never does] */
+    /* One more of the next calls of `defer` on the stream needs no memory of its own. [none ever
+     * does] */
     ts_status (*reserve)(const struct tsi_device *device, tsi_stream *stream);
     /* Which libraries it uses and what is lost without those it lacks, for `doctor`. [none] */
     void (*libraries)(const struct tsi_device *device, char *text, size_t size);

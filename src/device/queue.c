@@ -44,7 +44,7 @@ struct tsi_stream {
     pthread_t thread;
     pthread_mutex_t lock; /* of the list of tasks and of what failed */
     task *first, **last;
-    task *spare;               /* of the thread that posts: for the next task, or NULL */
+    task *spare;               /* of the thread that posts: for the next tasks, by next */
     tsi_device_graph *capture; /* likewise: what it posts goes there; NULL: to the thread */
     tsi_word posted, passed;   /* tasks; they wrap, so differences are what counts */
     _Atomic bool leaving;
@@ -196,6 +196,13 @@ static ts_status stream_create(const tsi_device *device, tsi_stream **out)
     return TS_OK;
 }
 
+static task *take_spare(tsi_stream *stream)
+{
+    task *taken = stream->spare;
+    stream->spare = taken->next;
+    return taken;
+}
+
 static void stream_destroy(const tsi_device *device, tsi_stream *stream)
 {
     (void)device;
@@ -220,7 +227,8 @@ static void stream_destroy(const tsi_device *device, tsi_stream *stream)
     *at = stream->next;
     pthread_mutex_unlock(&streams.lock);
     pthread_mutex_destroy(&stream->lock);
-    tsi_free(stream->spare);
+    while (stream->spare)
+        tsi_free(take_spare(stream));
     tsi_free(stream);
 }
 
@@ -251,8 +259,7 @@ static ts_status defer(const tsi_device *device, tsi_stream *stream, tsi_deferre
         if (destroy) destroy(context);
         return status;
     }
-    task *added = stream->spare ? stream->spare : tsi_alloc(sizeof *added);
-    stream->spare = NULL;
+    task *added = stream->spare ? take_spare(stream) : tsi_alloc(sizeof *added);
     if (!added) {
         if (destroy) destroy(context);
         return tsi_fail_memory("work of a stream", sizeof *added);
@@ -275,9 +282,12 @@ static ts_status defer(const tsi_device *device, tsi_stream *stream, tsi_deferre
 static ts_status reserve(const tsi_device *device, tsi_stream *stream)
 {
     (void)device;
-    if (!stream || stream->spare) return TS_OK;
-    stream->spare = tsi_alloc(sizeof *stream->spare);
-    return stream->spare ? TS_OK : tsi_fail_memory("work of a stream", sizeof *stream->spare);
+    if (!stream) return TS_OK;
+    task *spare = tsi_alloc(sizeof *spare);
+    if (!spare) return tsi_fail_memory("work of a stream", sizeof *spare);
+    *spare = (task){ .next = stream->spare };
+    stream->spare = spare;
+    return TS_OK;
 }
 
 static ts_status event_record(const tsi_device *device, tsi_stream *stream, tsi_device_event **out)

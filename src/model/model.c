@@ -208,6 +208,7 @@ static ts_status wrap_alike(ts_module *to, const ts_module *from)
         q->frozen = p->frozen;
         q->rate = p->rate;
         q->decay = p->decay;
+        q->adamw = p->adamw;
         q->stored = p->stored ? tsi_strdup(p->stored) : NULL;
         if (p->stored && !q->stored) return tsi_fail_memory("placements of a parameter", 64);
     }

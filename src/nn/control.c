@@ -14,9 +14,9 @@
 
 enum { BYTES = TSI_CONTROL_COUNT * sizeof(double) };
 
-typedef struct copy {           /* of the numbers, with another rate */
-    tsi_array *array, *decided; /* decided: a view of all but the rate */
-    double times;
+typedef struct copy {           /* of the numbers, some of them its own */
+    tsi_array *array, *decided; /* decided: a view of all that is not its own */
+    tsi_control_own own;
 } copy;
 
 struct tsi_control {
@@ -27,7 +27,8 @@ struct tsi_control {
     double *kept;     /* [TSI_CONTROL_KEPT][TSI_CONTROL_COUNT], memory that copies need not stage */
     tsi_device_event *event[TSI_CONTROL_KEPT];
     int64_t count;
-    tsi_array *decided; /* a view of all but the rate, where there are copies */
+    tsi_array *decided[2]; /* where there are copies: what they take, without a factor of their own
+                              and with one */
     copy *copies;
     int64_t copy_count, copy_capacity;
 };
@@ -98,37 +99,20 @@ void tsi_control_destroy(tsi_control *c)
         tsi_array_release(c->copies[i].array);
     }
     tsi_free(c->copies);
-    tsi_array_release(c->decided);
+    tsi_array_release(c->decided[0]);
+    tsi_array_release(c->decided[1]);
     tsi_array_release(c->loss);
     tsi_array_release(c->array);
     tsi_free(c);
 }
 
-/* All numbers but the rate, which is the first. */
-static tsi_array *decided_of(tsi_array *array)
+/* All numbers but the rate, which is the first; and but the factor, with what is before it. */
+static tsi_array *decided_of(tsi_array *array, bool plain)
 {
-    ts_shape rest = TS_SHAPE(TSI_CONTROL_COUNT - 1);
-    return tsi_array_view(array, TS_DTYPE_F64, &rest, NULL, 1);
+    int64_t first = plain ? TSI_CONTROL_FACTOR + 1 : 1;
+    ts_shape rest = TS_SHAPE(TSI_CONTROL_COUNT - first);
+    return tsi_array_view(array, TS_DTYPE_F64, &rest, NULL, first);
 }
-
-ts_status tsi_control_add(tsi_control *c, double times, int32_t *index)
-{
-    ts_shape shape = TS_SHAPE(TSI_CONTROL_COUNT);
-    double zero = 0.0;
-    TSI_ASSERT(TSI_CONTROL_RATE == 0);
-    TSI_TRY(tsi_room(&c->copies, c->copy_count, &c->copy_capacity, sizeof *c->copies,
-                     "the numbers of a step"));
-    if (!c->decided) c->decided = decided_of(c->array);
-    copy *made = &c->copies[c->copy_count++];
-    *made = (copy){ .times = times };
-    made->array = tsi_array_create_tagged(c->rank, TS_DTYPE_F64, &shape, TSI_TAG_OPTIMIZER);
-    if (made->array) made->decided = decided_of(made->array);
-    if (!c->decided || !made->decided) return ts_rank_status(c->rank);
-    *index = (int32_t)c->copy_count;
-    return tsi_array_fill(made->array, &zero);
-}
-
-/* ---- a step ---------------------------------------------------------------------------------- */
 
 static ts_status send_to(tsi_control *c, const tsi_array *array, int32_t first, const double *from,
                          int32_t count)
@@ -139,6 +123,27 @@ static ts_status send_to(tsi_control *c, const tsi_array *array, int32_t first, 
                                      (size_t)count * sizeof *from, c->where->queue);
 }
 
+ts_status tsi_control_add(tsi_control *c, const tsi_control_own *own, int32_t *index)
+{
+    ts_shape shape = TS_SHAPE(TSI_CONTROL_COUNT);
+    double zero = 0.0, one = 1.0;
+    bool plain = own->plain;
+    TSI_ASSERT(TSI_CONTROL_RATE == 0);
+    TSI_TRY(tsi_room(&c->copies, c->copy_count, &c->copy_capacity, sizeof *c->copies,
+                     "the numbers of a step"));
+    if (!c->decided[plain]) c->decided[plain] = decided_of(c->array, plain);
+    copy *made = &c->copies[c->copy_count++];
+    *made = (copy){ .own = *own };
+    made->array = tsi_array_create_tagged(c->rank, TS_DTYPE_F64, &shape, TSI_TAG_OPTIMIZER);
+    if (made->array) made->decided = decided_of(made->array, plain);
+    if (!c->decided[plain] || !made->decided) return ts_rank_status(c->rank);
+    *index = (int32_t)c->copy_count;
+    TSI_TRY(tsi_array_fill(made->array, &zero));
+    return plain ? send_to(c, made->array, TSI_CONTROL_FACTOR, &one, 1) : TS_OK;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
 static ts_status send(tsi_control *c, int32_t first, const double *from, int32_t count)
 {
     return send_to(c, c->array, first, from, count);
@@ -147,7 +152,8 @@ static ts_status send(tsi_control *c, int32_t first, const double *from, int32_t
 ts_status tsi_control_begin(tsi_control *c, const double *input)
 {
     for (int64_t i = 0; i < c->copy_count; i++) {
-        double rate = input[TSI_CONTROL_RATE] * c->copies[i].times;
+        const tsi_control_own *own = &c->copies[i].own;
+        double rate = input[TSI_CONTROL_RATE] * own->times + own->plus;
         TSI_TRY(send_to(c, c->copies[i].array, TSI_CONTROL_RATE, &rate, 1));
     }
     double numbers[TSI_CONTROL_LOSS + 1];
@@ -295,7 +301,7 @@ ts_status tsi_control_decide(tsi_control *c, tsi_norm_sums *sums, const ts_step_
         tsi_list_run(&tsi_list_decide, (tsi_list_io){ .item = &item, .count = 1, .rank = c->rank });
     tsi_array_release(squares);
     for (int64_t i = 0; status == TS_OK && i < c->copy_count; i++)
-        status = tsi_array_copy(c->copies[i].decided, c->decided);
+        status = tsi_array_copy(c->copies[i].decided, c->decided[c->copies[i].own.plain]);
     return status;
 }
 

@@ -26,9 +26,15 @@ ts_status tsi_control_begin(tsi_control *control, const double *input);
  * the update run, and how? */
 ts_status tsi_control_decide(tsi_control *control, tsi_norm_sums *sums,
                              const ts_step_options *given);
-/* The numbers once more, for parameters whose rate is `times` the step's: what was decided is
- * copied to them. *index is from 1 on; the numbers themselves are 0. Before the first step. */
-ts_status tsi_control_add(tsi_control *control, double times, int32_t *index);
+/* How the numbers of some updates differ from the step's: the rate is the step's times `times`,
+ * plus `plus`; plain 1: the factor of gradients is 1, whatever was decided. */
+typedef struct tsi_control_own {
+    double times, plus;
+    int32_t plain, reserved;
+} tsi_control_own;
+/* The numbers once more, for such updates: what else was decided is copied to them. *index is from
+ * 1 on; the numbers themselves are 0. Before the first step. */
+ts_status tsi_control_add(tsi_control *control, const tsi_control_own *own, int32_t *index);
 tsi_list_part tsi_control_part_of(const tsi_control *control, int32_t index);
 /* The step's numbers are on their way to the host. */
 ts_status tsi_control_end(tsi_control *control);

@@ -4,6 +4,7 @@
  *   *norm*: decay=0
  *   model.embed_tokens.weight: rate=0.1 decay=0
  *   model.layers.0.*: frozen
+ *   *.router.weight: adamw
  *
  * What a line says is kept in the parameter, before it has storage: optimisers, units and estimates
  * read it there, so that all of them know the same groups. */
@@ -18,13 +19,14 @@ enum { SETTINGS_MAX = 128 };
 
 typedef struct settings {
     double rate, decay; /* NaN: not said */
-    bool frozen;
+    bool frozen, adamw;
 } settings;
 
 static ts_status fail_word(const tsi_match *match)
 {
     return TSI_FAIL(TS_ERR_ARG,
-                    "groups, line %d: expected rate=NUMBER, decay=NUMBER or frozen, found \"%.*s\"",
+                    "groups, line %d: expected rate=NUMBER, decay=NUMBER, adamw or frozen, found "
+                    "\"%.*s\"",
                     match->line, (int)match->length, match->value);
 }
 
@@ -46,6 +48,8 @@ static ts_status parse(const tsi_match *match, settings *out)
         bool good = tsi_cursor_word(&cursor, word, sizeof word);
         if (good && strcmp(word, "frozen") == 0)
             out->frozen = true;
+        else if (good && strcmp(word, "adamw") == 0)
+            out->adamw = true;
         else if (good && strcmp(word, "rate") == 0)
             good = number_of(&cursor, &out->rate);
         else if (good && strcmp(word, "decay") == 0)
@@ -68,6 +72,7 @@ static ts_status apply(const tsi_match *match, void *context)
     if (!isnan(said.rate)) match->param->rate = said.rate;
     if (!isnan(said.decay)) match->param->decay = said.decay;
     if (said.frozen) match->param->frozen = 1;
+    if (said.adamw) match->param->adamw = 1;
     return TS_OK;
 }
 

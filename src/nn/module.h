@@ -31,7 +31,8 @@ typedef struct tsi_param {
     char *stored;     /* placements of the shard, or NULL: replicated */
     ts_shape shape;   /* global */
     int32_t dtype, frozen;
-    double rate, decay; /* times the optimiser's rate; instead of its decay, NaN: that one */
+    double rate, decay;      /* times the optimiser's rate; instead of its decay, NaN: that one */
+    int32_t adamw, reserved; /* 1: Muon leaves it to AdamW */
     ts_init_fn init;
     void *init_state;
     void *init_copy; /* what init_state points to if it was copied; or NULL */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizer.c - AdamW and SGD on raw shards, and the total norm of gradients.
+/* optimizer.c - steps of AdamW, SGD and Muon on raw shards, and the total norm of gradients.
  *
- * A step first settles every gradient (which may communicate), then updates blocks in place: past
- * that point nothing can fail short of a lost rank, so a step happens on all parameters or on none.
- * Moments lie as their parameters do. */
+ * A step first settles every gradient and turns the directions of Muon (which may communicate),
+ * then updates blocks in place: past that point nothing can fail short of a lost rank, so a step
+ * happens on all parameters or on none. Moments lie as their parameters do. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +15,7 @@
 
 /* ---- parameters that move -------------------------------------------------------------------- */
 
-/* An array of state as a tensor of the innermost scope; NULL: recorded. */
-static ts_tensor *tensor_of(const tsi_trained *s, tsi_array *state)
+ts_tensor *tsi_trained_tensor(const tsi_trained *s, tsi_array *state)
 {
     const ts_tensor *param = s->param;
     bool same = param->mesh->desc == s->layout->sharding->mesh;
@@ -30,7 +29,7 @@ static tsi_array *moved(const tsi_trained *s, tsi_array *state)
 {
     const ts_tensor *param = s->param;
     ts_scope scope = ts_scope_open(param->rank, NULL);
-    ts_tensor *old = tensor_of(s, state);
+    ts_tensor *old = tsi_trained_tensor(s, state);
     ts_tensor *laid = old ? (ts_redistribute_to)(old, param->layout->sharding) : NULL;
     tsi_array *array = NULL;
     if (laid && tsi_tensor_ready(laid) == TS_OK) {
@@ -137,16 +136,10 @@ static ts_status settle_all(ts_optimizer *o)
     return TS_OK;
 }
 
-static tsi_list_part part_of(const tsi_array *array)
-{
-    if (!array) return (tsi_list_part){ 0 };
-    return (tsi_list_part){ tsi_array_data(array), (ts_dtype)array->dtype, 0 };
-}
-
 /* Are elements told apart by where they lie? */
-static bool by_place(const ts_optimizer *o)
+static bool by_place(const tsi_trained *s)
 {
-    return o->moments == TS_DTYPE_BF16;
+    return s->second && s->second->dtype == TS_DTYPE_BF16;
 }
 
 /* Room for all that a step can update. */
@@ -155,8 +148,8 @@ static ts_status items_ready(ts_optimizer *o)
     int64_t wanted = 0;
     for (int64_t i = 0; i < o->count; i++) {
         tsi_trained *s = &o->slot[i];
-        if (by_place(o)) TSI_TRY(tsi_places_of(&s->places, s->param));
-        wanted += by_place(o) ? s->places.count : 1;
+        if (by_place(s)) TSI_TRY(tsi_places_of(&s->places, s->param));
+        wanted += by_place(s) ? s->places.count : 1;
     }
     if (wanted <= o->item_capacity) return TS_OK;
     tsi_list_item *item = tsi_calloc((size_t)wanted, sizeof *item);
@@ -176,7 +169,7 @@ static tsi_list_part written(ts_tensor *param)
     if (!mirror) return (tsi_list_part){ 0 };
     tsi_array_wrote(mirror);
     tsi_param_mirrored(body);
-    return part_of(mirror);
+    return tsi_part_of(mirror);
 }
 
 /* A piece of the item of a whole block. */
@@ -203,13 +196,17 @@ static int64_t gather_items(ts_optimizer *o, int64_t of, tsi_list_part control, 
         ts_tensor *grad = s->group == of ? ts_tensor_grad(s->param) : NULL;
         if (!grad) continue;
         tsi_block block = tsi_array_block(s->param->array);
-        tsi_list_item whole = { .count = tsi_block_count(&block),
-                                .part = { part_of(s->param->array), part_of(grad->array),
-                                          part_of(s->first), part_of(s->second), written(s->param),
-                                          control } };
-        if (!by_place(o)) item[count++] = whole;
-        if (by_place(o)) whole.salt = tsi_hash_text(0, s->name);
-        for (int64_t k = 0; by_place(o) && k < s->places.count; k++)
+        bool turns = o->group[of].rule == TSI_RULE_MUON; /* its momentum has gone on already */
+        tsi_list_item whole = {
+            .count = tsi_block_count(&block),
+            .part = { tsi_part_of(s->param->array),
+                      tsi_part_of(turns ? s->turned->array : grad->array),
+                      tsi_part_of(turns ? NULL : s->first), tsi_part_of(s->second),
+                      written(s->param), control },
+        };
+        if (!by_place(s)) item[count++] = whole;
+        if (by_place(s)) whole.salt = tsi_hash_text(0, s->name);
+        for (int64_t k = 0; by_place(s) && k < s->places.count; k++)
             item[count++] = item_of(&whole, &s->places.piece[k]);
     }
     return count;
@@ -218,23 +215,29 @@ static int64_t gather_items(ts_optimizer *o, int64_t of, tsi_list_part control, 
 /* Observers hear of each parameter; moments are no tensors, but have blocks like them. */
 static void tell_updates(const ts_optimizer *o)
 {
+    static const char *const name[] = { "fused_adamw", "fused_sgd", "fused_muon" };
     if (!tsi_observers_want(&o->rank->observers, TSI_NEWS_LIST)) return;
     for (int64_t i = 0; i < o->count; i++) {
         const tsi_trained *s = &o->slot[i];
         ts_tensor first = { .rank = o->rank, .array = s->first };
         ts_tensor second = { .rank = o->rank, .array = s->second };
-        ts_tensor *item[] = { s->param, ts_tensor_grad(s->param), &first, &second };
+        ts_tensor *grad = ts_tensor_grad(s->param);
+        ts_tensor *item[] = { s->param, s->turned ? s->turned : grad, &first, &second };
         ts_list lists[] = { { &item[0], 1 }, { &item[1], 1 }, { &item[2], 1 }, { &item[3], 1 } };
-        tsi_listed listed = {
-            o->is_sgd ? "fused_sgd" : "fused_adamw", s->name, lists, 4, 13, 0, 0
-        };
-        if (item[1]) tsi_tell(o->rank, TSI_NEWS_LIST, &listed);
+        tsi_listed listed = { name[o->group[s->group].rule], s->name, lists, 4, 13, 0, 0 };
+        if (grad) tsi_tell(o->rank, TSI_NEWS_LIST, &listed);
     }
 }
 
-static const tsi_list_op *list_of(const ts_optimizer *o)
+static const tsi_list_op *list_of(const tsi_param_group *g)
 {
-    return o->is_sgd ? &tsi_list_sgd : &tsi_list_adamw;
+    return g->rule == TSI_RULE_ADAMW ? &tsi_list_adamw : &tsi_list_sgd;
+}
+
+/* Is a step of this parameter one on all ranks or on none? */
+static bool needs_all(const tsi_trained *s)
+{
+    return s->owner || (tsi_leaf_of(s->param)->complete && s->param->layout->axes_cut);
 }
 
 /* Shards of one parameter are updated by all ranks or by none. Copies have nothing to agree on:
@@ -247,14 +250,14 @@ static ts_status agree_step(ts_optimizer *o)
         o->group[g].reserved_list = NULL;
     }
     for (int64_t i = 0; i < o->count && !cut; i++)
-        if (tsi_leaf_of(o->slot[i].param)->complete && o->slot[i].param->layout->axes_cut)
-            cut = o->slot[i].param;
+        if (needs_all(&o->slot[i])) cut = o->slot[i].param;
     if (!cut) return TS_OK;
     ts_group *all = ts_mesh_group(cut->mesh, NULL);
     if (!all) return ts_rank_status(o->rank);
     for (int64_t g = 0; g < o->group_count; g++)
-        TSI_TRY(
-            tsi_list_reserve(list_of(o), o->rank, o->item_capacity, &o->group[g].reserved_list));
+        TSI_TRY(tsi_list_reserve(list_of(&o->group[g]), o->rank, o->item_capacity,
+                                 &o->group[g].reserved_list));
+    TSI_TRY(tsi_muon_reserve(o));
     return tsi_agree(all, "optimizer", NULL, (uint64_t)o->steps);
 }
 
@@ -278,8 +281,11 @@ static ts_status update_group(ts_optimizer *o, int64_t of, bool controlled, tsi_
 {
     const int64_t step = o->steps + 1;
     tsi_param_group *g = &o->group[of];
-    double lr = o->lr * g->rate;
-    tsi_sgd_step sgd = { lr, o->momentum, g->decay, 1.0, o->nesterov, step == 1 };
+    double lr = o->lr * g->rate * g->adjust;
+    bool turns = g->rule == TSI_RULE_MUON;
+    tsi_sgd_step sgd = {
+        lr, turns ? 0.0 : o->momentum, g->decay / g->adjust, 1.0, o->nesterov, step == 1
+    };
     tsi_adamw_step adamw = { .lr = lr,
                              .beta1 = o->beta1,
                              .beta2 = o->beta2,
@@ -293,13 +299,14 @@ static ts_status update_group(ts_optimizer *o, int64_t of, bool controlled, tsi_
     tsi_list_part control = { 0 };
     if (controlled) control = tsi_control_part_of(o->control, g->control);
     *count = gather_items(o, of, control, item);
-    tsi_list_io list = { .attributes = o->is_sgd ? (const void *)&sgd : &adamw,
+    bool by_adamw = g->rule == TSI_RULE_ADAMW;
+    tsi_list_io list = { .attributes = by_adamw ? (const void *)&adamw : &sgd,
                          .item = item,
                          .count = *count,
                          .rank = o->rank,
                          .reserved = g->reserved_list };
     g->reserved_list = NULL;
-    return tsi_list_run(list_of(o), list);
+    return tsi_list_run(list_of(g), list);
 }
 
 /* All parameters that have a gradient, group by group. */
@@ -307,11 +314,33 @@ static ts_status update(ts_optimizer *o, bool controlled)
 {
     int64_t done = 0, count = 0;
     (void)TS_HERE;
+    TSI_TRY(tsi_muon_momentum(o, controlled));
     for (int64_t g = 0; g < o->group_count; g++, done += count)
         TSI_TRY(update_group(o, g, controlled, o->item + done, &count));
     TSI_TRY(host_does(o, count_step)); /* a step that failed is no step */
     tell_updates(o);
     return ts_optimizer_zero(o);
+}
+
+/* What is turned lives until the update has run. */
+static ts_status turn_and_update(ts_optimizer *o, bool controlled)
+{
+    ts_scope scope = ts_scope_open_with(
+        o->rank, TS_OPTIONS(ts_scope_options, .label = "optimizer", .no_grad = 1));
+    ts_status status = tsi_muon_turn(o, controlled);
+    if (status == TS_OK) status = agree_step(o);
+    if (status == TS_OK) status = update(o, controlled);
+    for (int64_t i = 0; i < o->count; i++)
+        o->slot[i].turned = NULL;
+    ts_scope_close(scope);
+    return status;
+}
+
+static ts_status take_step(ts_optimizer *o, bool controlled)
+{
+    if (o->muon) return turn_and_update(o, controlled);
+    TSI_TRY(agree_step(o));
+    return update(o, controlled);
 }
 
 /* Counted as far as the host knows; outcome says. An update that failed is taken back. */
@@ -332,9 +361,7 @@ ts_status ts_optimizer_step(ts_optimizer *o)
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     if (o->control) TSI_TRY(tsi_control_resume(o->control, o->steps + 1));
-    ts_status status = agree_step(o);
-    if (status == TS_OK) status = update(o, false);
-    return ended(o, status);
+    return ended(o, take_step(o, false));
 }
 
 /* ---- steps that decide on the device --------------------------------------------------------- */
@@ -377,14 +404,28 @@ static ts_status decide(ts_optimizer *o)
     return status;
 }
 
+static ts_status control_fill(ts_optimizer *o)
+{
+    for (int64_t i = 0; i < o->group_count; i++) {
+        tsi_param_group *g = &o->group[i];
+        const tsi_control_own own = { .times = g->rate * g->adjust,
+                                      .plain = g->rule == TSI_RULE_MUON };
+        if (own.times != 1.0 || own.plain) TSI_TRY(tsi_control_add(o->control, &own, &g->control));
+    }
+    TSI_TRY(tsi_muon_control(o));
+    return tsi_control_resume(o->control, o->steps);
+}
+
+/* With all its copies, or not at all. */
 static ts_status control_make(ts_optimizer *o)
 {
     o->control = tsi_control_create(o->rank);
     if (!o->control) return ts_rank_status(o->rank);
-    for (int64_t i = 0; i < o->group_count; i++)
-        if (o->group[i].rate != 1.0)
-            TSI_TRY(tsi_control_add(o->control, o->group[i].rate, &o->group[i].control));
-    return tsi_control_resume(o->control, o->steps);
+    ts_status status = control_fill(o);
+    if (status == TS_OK) return TS_OK;
+    tsi_control_destroy(o->control);
+    o->control = NULL;
+    return status;
 }
 
 ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options)
@@ -406,8 +447,7 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
     TSI_TRY(items_ready(o));
     TSI_TRY(settle_all(o));
     ts_status status = decide(o);
-    if (status == TS_OK) status = agree_step(o);
-    if (status == TS_OK) status = update(o, true);
+    if (status == TS_OK) status = take_step(o, true);
     TSI_TRY(ended(o, status));
     return host_does(o, end_step);
 }
@@ -475,7 +515,7 @@ static ts_status give(ts_optimizer *o, const tsi_trained *s, tsi_array *array, c
     char name[320];
     snprintf(name, sizeof name, "%s.%s", s->name, what);
     ts_scope scope = ts_scope_open(o->rank, NULL);
-    ts_tensor *t = tensor_of(s, array);
+    ts_tensor *t = tsi_trained_tensor(s, array);
     ts_status status = t ? fn(name, t, context) : ts_rank_status(o->rank);
     ts_scope_close(scope);
     return status;

@@ -136,7 +136,7 @@ static const key keys[] = {
          "which states stay: last N, every N (steps), best N (by loss), several by commas"),
     INT(checkpoint, async, "0", 0, 1, "1: states are written while the next steps run"),
     INT(checkpoint, verify, "1", 0, 1, "0: hashes are not checked when a state is read"),
-    TEXT(optimizer, kind, "adamw", "adamw or sgd"),
+    TEXT(optimizer, kind, "adamw", "adamw, sgd or muon"),
     REAL(optimizer, rate, "1e-3", 0, 1e6, "the learning rate at its highest"),
     REAL(optimizer, beta1, "0.9", 0, 1, "adamw"),
     REAL(optimizer, beta2, "0.95", 0, 1, "adamw"),
@@ -148,6 +148,15 @@ static const key keys[] = {
     TEXT(optimizer, moments, "f32", "adamw: f32, or bf16, rounded by chance"),
     REAL(optimizer, momentum, "0", 0, 1, "sgd"),
     INT(optimizer, nesterov, "0", 0, 1, "sgd"),
+    REAL(optimizer, muon_momentum, "0.95", 0, 1, "muon"),
+    INT(optimizer, muon_steps, "5", 1, 100, "muon: of Newton-Schulz"),
+    TEXT(optimizer, muon_adjust, "rms",
+         "muon: rms, 0.2 sqrt(max(m, n)) times the rate, which serves adamw too; or original, "
+         "sqrt(max(1, m / n)) times"),
+    TEXT(optimizer, muon_dtype, "f32", "muon: of products and of what travels: f32 or bf16"),
+    TEXT(optimizer, muon_adamw, "",
+         "muon: patterns of matrices that go by adamw: *.router.*, lm_head*; none; empty: "
+         "embeddings and heads"),
     INT(optimizer, warmup, "0", 0, 1e12, "steps in which the rate rises"),
     TEXT(optimizer, decay, "cosine", "cosine, linear, sqrt or constant"),
     REAL(optimizer, decay_share, "-1", -1, 1, "of the steps; -1: all after the warm-up"),
@@ -662,9 +671,43 @@ static ts_status check_numbers(const ts_train_config *c)
     return TS_OK;
 }
 
+static ts_status check_muon(const tsi_optimizer_keys *o)
+{
+    static const char *const adjusts[] = { "rms", "original", NULL };
+    static const char *const products[] = { "f32", "bf16", NULL };
+    TSI_TRY(check_word("optimizer.muon_adjust", o->muon_adjust, adjusts));
+    TSI_TRY(check_word("optimizer.muon_dtype", o->muon_dtype, products));
+    if (o->muon_momentum < 1) return TS_OK;
+    return TSI_FAIL(
+        TS_ERR_ARG,
+        "optimizer.muon_momentum: is %g, must be below 1: directions would grow without "
+        "end",
+        o->muon_momentum);
+}
+
+ts_muon_options tsi_train_muon(const ts_train_config *c)
+{
+    const tsi_optimizer_keys *k = &c->optimizer;
+    return (ts_muon_options){
+        .struct_size = sizeof(ts_muon_options),
+        .lr = k->rate,
+        .momentum = k->muon_momentum,
+        .weight_decay = k->weight_decay,
+        .beta1 = k->beta1,
+        .beta2 = k->beta2,
+        .epsilon = k->epsilon,
+        .exact = 1,
+        .steps = (int32_t)k->muon_steps,
+        .adjust = strcmp(k->muon_adjust, "rms") == 0 ? TS_MUON_ADJUST_RMS : TS_MUON_ADJUST_ORIGINAL,
+        .dtype = strcmp(k->muon_dtype, "bf16") == 0 ? TS_DTYPE_BF16 : 0,
+        .moments = strcmp(k->moments, "bf16") == 0 ? TS_DTYPE_BF16 : 0,
+        .adamw = k->muon_adamw[0] ? "" : NULL, /* groups of the model say it (set_up.c) */
+    };
+}
+
 ts_status tsi_train_config_meaning(const ts_train_config *c)
 {
-    static const char *const kinds[] = { "adamw", "sgd", NULL };
+    static const char *const kinds[] = { "adamw", "sgd", "muon", NULL };
     static const char *const decays[] = { "cosine", "linear", "sqrt", "constant", NULL };
     static const char *const dtypes[] = { "f32", "f64", "bf16", NULL };
     static const char *const recomputes[] = { "none", "full", "select", NULL };
@@ -698,6 +741,7 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("comm.reduce", c->comm.reduce, reductions));
     TSI_TRY(check_word("optimizer.moments", c->optimizer.moments, moments));
     TSI_TRY(check_word("optimizer.kind", c->optimizer.kind, kinds));
+    TSI_TRY(check_muon(&c->optimizer));
     TSI_TRY(check_word("optimizer.decay", c->optimizer.decay, decays));
     tsi_keep keep;
     TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));

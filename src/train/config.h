@@ -46,8 +46,9 @@ typedef struct tsi_keep { /* which states stay: the last ones, every k-th step, 
 
 typedef struct tsi_optimizer_keys {
     char kind[16], decay[16], moments[16], groups[1024];
-    double rate, beta1, beta2, epsilon, weight_decay, momentum, decay_share, floor;
-    int64_t warmup, nesterov;
+    char muon_adjust[16], muon_dtype[16], muon_adamw[TSI_CONFIG_TEXT_MAX];
+    double rate, beta1, beta2, epsilon, weight_decay, momentum, decay_share, floor, muon_momentum;
+    int64_t warmup, nesterov, muon_steps;
 } tsi_optimizer_keys;
 
 typedef struct tsi_parallel_keys {
@@ -92,6 +93,8 @@ ts_status tsi_train_config_meaning(const ts_train_config *config);
 ts_status tsi_train_fits(const ts_train_config *config);
 /* Bytes of a rank; 0: "none", -1: "auto". */
 ts_status tsi_limit_parse(const char *text, int64_t *bytes);
+/* What Muon is made with; parameters of optimizer.muon_adamw are groups of the model already. */
+ts_muon_options tsi_train_muon(const ts_train_config *config);
 ts_rate_schedule tsi_train_schedule(const ts_train_config *config);
 ts_status tsi_keep_parse(const char *text, tsi_keep *out);
 /* Item `index` of "a, b, c" into a buffer of TSI_CONFIG_TEXT_MAX bytes; false: there is none. */

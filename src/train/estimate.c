@@ -116,6 +116,7 @@ static ts_optimizer *optimizer_of(ts_model *m, const ts_train_shape *shape)
 {
     ts_sgd_options sgd = { .struct_size = sizeof sgd, .momentum = 0.9 };
     ts_adamw_options adamw = { .struct_size = sizeof adamw, .moments = shape->moment_dtype };
+    if (shape->muon.struct_size > 0) return ts_muon_create(m->root, &shape->muon);
     if (shape->moments <= 0) return NULL;
     return shape->moments == 1 ? ts_sgd_create(m->root, &sgd) : ts_adamw_create(m->root, &adamw);
 }
@@ -135,16 +136,29 @@ static ts_status end_step(ts_model *m)
     return ts_module_each(m->root, forget, NULL);
 }
 
-static ts_status run_step(ts_rank *me, described *d, ts_model *m, tsi_stages *stages)
+/* What Muon turns is memory of the step, and travels; its products are none of a token's. */
+static ts_status update(ts_rank *me, ts_optimizer *optimizer)
+{
+    tsi_op_state *state = tsi_op_state_of(me);
+    if (!state) return ts_rank_status(me);
+    double flops = state->flops;
+    ts_status status = ts_optimizer_step(optimizer);
+    state->flops = flops;
+    return status;
+}
+
+static ts_status run_step(ts_rank *me, described *d, ts_model *m, tsi_stages *stages,
+                          ts_optimizer *optimizer)
 {
     tsi_tracker_step(&d->tracker, "forward");
     for (int32_t part = 0; part < d->shape.parts; part++)
         TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
-    return end_step(m);
+    return d->shape.muon.struct_size > 0 ? update(me, optimizer) : end_step(m);
 }
 
 /* The first notes orders and fills caches; the last is what is counted. */
-static ts_status run_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *stages)
+static ts_status run_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *stages,
+                           ts_optimizer *optimizer)
 {
     ts_modelled before = { .struct_size = sizeof before }, after = before;
     tsi_traffic traffic;
@@ -152,14 +166,14 @@ static ts_status run_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *s
     tsi_account account;
     tsi_curve curve = { .me = me };
     for (int32_t step = 0; step + 1 < STEPS; step++)
-        TSI_TRY(run_step(me, d, m, stages));
+        TSI_TRY(run_step(me, d, m, stages, optimizer));
     TSI_TRY(ts_rank_modelled(me, &before));
     TSI_TRY(tsi_account_begin(&account, me));
     d->cost.ranks = d->ranks;
     ts_status status = tsi_traffic_begin(&traffic, tsi_model_mesh(m));
     if (status == TS_OK) status = tsi_beside_begin(&beside, me, &traffic);
     if (status == TS_OK) status = tsi_curve_begin(&curve, me, &d->cost.curve);
-    if (status == TS_OK) status = run_step(me, d, m, stages);
+    if (status == TS_OK) status = run_step(me, d, m, stages, optimizer);
     tsi_curve_end(&curve);
     tsi_beside_end(&beside, &d->cost);
     tsi_traffic_end(&traffic);
@@ -322,7 +336,7 @@ static ts_status record_step(ts_rank *me, described *d, ts_model *m, tsi_stages 
 static ts_status count_steps(ts_rank *me, described *d, ts_model *m, tsi_stages *stages,
                              ts_optimizer *optimizer)
 {
-    TSI_TRY(run_steps(me, d, m, stages));
+    TSI_TRY(run_steps(me, d, m, stages, optimizer));
     TSI_TRY(account(me, d, m));
     TSI_TRY(tsi_tracker_end(&d->tracker, m->root, optimizer, &d->cost.peak));
     sum_kinds(&d->cost.peak, d->cost.memory.at_peak);
@@ -433,7 +447,9 @@ ts_train_shape tsi_train_shape(const ts_train_config *c)
 {
     bool adamw = strcmp(c->optimizer.kind, "adamw") == 0;
     bool narrow = strcmp(c->optimizer.moments, "bf16") == 0;
+    bool muon = strcmp(c->optimizer.kind, "muon") == 0;
     return (ts_train_shape){ .struct_size = sizeof(ts_train_shape),
+                             .muon = muon ? tsi_train_muon(c) : (ts_muon_options){ 0 },
                              .rows = c->train.batch / c->train.accumulate,
                              .context = c->data.context,
                              .moments = adamw ? 2 : c->optimizer.momentum != 0,

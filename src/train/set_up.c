@@ -8,10 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "model/model.h"
 #include "model/model_config.h"
 #include "nn/module.h"
@@ -147,10 +149,37 @@ static ts_status find_trained(ts_module *m, tsi_param *param, const char *name, 
     return TS_OK;
 }
 
+static ts_status mark_adamw(const tsi_match *match, void *context)
+{
+    (void)context;
+    match->param->adamw = 1;
+    return TS_OK;
+}
+
+/* Before stages are cut: a stage has not all parameters that patterns are of. */
+static ts_status leave_to_adamw(const ts_train_config *c, ts_model *model)
+{
+    const tsi_optimizer_keys *k = &c->optimizer;
+    char item[TSI_CONFIG_TEXT_MAX];
+    tsi_text lines = { 0 };
+    bool says = k->muon_adamw[0] && strcmp(k->muon_adamw, "none") != 0;
+    if (strcmp(k->kind, "muon") != 0 || !says) return TS_OK;
+    for (int64_t i = 0; tsi_train_item(k->muon_adamw, i, item); i++)
+        tsi_text_printf(&lines, "%s: adamw\n", item);
+    char *text = tsi_text_take(&lines);
+    if (!text) return tsi_fail_memory("the patterns of muon", sizeof item);
+    ts_status status =
+        tsi_module_match(ts_model_module(model),
+                         &(tsi_match_list){ "optimizer.muon_adamw", text, mark_adamw, NULL });
+    tsi_free(text);
+    return status;
+}
+
 /* The lines of a configuration are separated by semicolons. */
 static ts_status group_params(const ts_train_config *c, ts_model *model)
 {
     char lines[sizeof c->optimizer.groups];
+    TSI_TRY(leave_to_adamw(c, model));
     if (c->optimizer.groups[0] == '\0') return TS_OK;
     memcpy(lines, c->optimizer.groups, sizeof lines);
     for (char *at = lines; *at; at++)
@@ -212,6 +241,9 @@ static ts_status make_optimizer(tsi_run *run)
                                    .nesterov = (int32_t)k->nesterov,
                                    .exact = 1 };
         run->optimizer = ts_sgd_create(root, &options);
+    } else if (strcmp(k->kind, "muon") == 0) {
+        ts_muon_options options = tsi_train_muon(run->config);
+        run->optimizer = ts_muon_create(root, &options);
     } else {
         ts_adamw_options options = { .struct_size = sizeof options,
                                      .lr = k->rate,

@@ -21,7 +21,7 @@ typedef struct memory_case {
     const char *name, *mesh, *plan;
     int32_t family, tied, compute, dtype, parts, again, window;
     int64_t rows, ranks, ep;
-    int32_t balance, attention;
+    int32_t balance, attention, muon, reserved;
 } memory_case;
 
 static const memory_case cases[] = {
@@ -104,6 +104,23 @@ static const memory_case cases[] = {
       .rows = 4,
       .ranks = 8,
       .ep = 4 },
+    { .name = "muon", .mesh = "dp=1", .rows = 1, .ranks = 1, .muon = 1 },
+    { .name = "muon, dp, tp", .mesh = "dp=2, tp=2", .rows = 2, .ranks = 4, .muon = 1 },
+    { .name = "muon, gpt2, sp",
+      .mesh = "tp=2",
+      .family = TS_MODEL_GPT2,
+      .tied = 1,
+      .rows = 1,
+      .ranks = 2,
+      .muon = 1 },
+    { .name = "muon, experts, bf16",
+      .mesh = "dp=4",
+      .family = TS_MODEL_MIXTRAL,
+      .compute = TS_DTYPE_BF16,
+      .rows = 4,
+      .ranks = 4,
+      .ep = 2,
+      .muon = 1 },
     { .name = "an axis of no role", .mesh = "x=2", .rows = 4, .ranks = 2 },
     { .name = "a sequence cut in order",
       .mesh = "cp=3",
@@ -272,11 +289,14 @@ static ts_status compare(ts_rank *me, void *argument)
     ts_train_shape shape = {
         .struct_size = sizeof shape, .rows = c->rows, .context = 64, .moments = 2, .parts = c->parts
     };
+    if (c->muon) ts_muon_options_init(&shape.muon);
     ts_train_cost cost;
     ts_status status = ts_train_estimate(model, &shape, &cost);
     if (status == TS_OK) status = ts_model_materialize(model);
-    ts_optimizer *optimizer =
-        status == TS_OK ? ts_adamw_create(ts_model_module(model), NULL) : NULL;
+    ts_optimizer *optimizer = NULL;
+    if (status == TS_OK)
+        optimizer = c->muon ? ts_muon_create(ts_model_module(model), NULL)
+                            : ts_adamw_create(ts_model_module(model), NULL);
     for (int i = 0; status == TS_OK && i < 3; i++)
         status = update(me, model, c, optimizer);
     if (status == TS_OK) check_account(o, me, &cost);

@@ -115,6 +115,8 @@ TS_TEST(runs_with_replays_are_the_same_runs)
         { "dp=3", "", 3, AGAIN },
         { "fsdp=2", "[model]\ncompute = bf16\n", 2, AGAIN },
         { "fsdp=2", "[optimizer]\nkind = sgd\nmomentum = 0.9\n", 2, AGAIN },
+        { "fsdp=2", "[optimizer]\nkind = muon\n[train]\naccumulate = 5\n", 2, AGAIN },
+        { "fsdp=2, tp=2", "[optimizer]\nkind = muon\nmuon_dtype = bf16\n", 4, AGAIN },
         { "tp=2", "[checkpoint]\nevery = 4\n", 2, AGAIN },
         { "tp=2", "[model]\nkv_heads = 1\n", 2, AGAIN }, /* gradients of a block lie otherwise */
         { "fsdp=2, tp=2", "[model]\nfamily = gpt2\nkv_heads = 4\n", 4, AGAIN },

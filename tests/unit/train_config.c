@@ -62,6 +62,7 @@ TS_TEST(config_set_refuses)
     set_refused(t, "train.stpes=5", "did you mean \"steps\"?");
     set_refused(t, "tarin.steps=5", "did you mean [train]?");
     set_refused(t, "train.output=\"run\"", "values are written without quotes");
+    set_refused(t, "optimizer.muon_steps=0", "optimizer.muon_steps");
 }
 
 static void check_refused(test *t, const char *assignment, const char *words)
@@ -96,6 +97,9 @@ TS_TEST(config_check_refuses)
     /* Repair 30: a moment that never sees a gradient; weights that become 0 / 0. */
     check_refused(t, "optimizer.beta1=1", "optimizer.beta1: is 1, must be below 1");
     check_refused(t, "optimizer.beta2=1.0", "optimizer.beta2: is 1, must be below 1");
+    check_refused(t, "optimizer.muon_adjust=moon", "one of rms, original");
+    check_refused(t, "optimizer.muon_dtype=f16", "optimizer.muon_dtype: unknown \"f16\"");
+    check_refused(t, "optimizer.muon_momentum=1", "optimizer.muon_momentum: is 1, must be below 1");
     check_refused(t, "optimizer.epsilon=0", "optimizer.epsilon: must be above 0");
 }
 
