@@ -131,6 +131,7 @@ TS_TEST(runs_with_replays_are_the_same_runs)
         { "fsdp=2", "z_loss = 0.1\n", 2, AGAIN },
         { "fsdp=2", "loss_rows = 4\n", 2, AGAIN },
         { "pp=2", "", 2, AGAIN },
+        { "pp=2", "[optimizer]\nkind = muon\nmuon_adamw = *embed*\n", 2, AGAIN },
         { "dp=1", "loss_scale = 8\nloss_scale_every = 50\n", 1, USUAL },
     };
     check_settings(t, settings, sizeof settings / sizeof *settings);
