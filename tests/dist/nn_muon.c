@@ -466,6 +466,35 @@ TS_TEST_RANKS(muon_follows_its_parameters, 2, 4)
     TEST_CHECK(t, memcmp(value[0], value[1], sizeof value[0]) == 0);
 }
 
+/* Defaults are those of no options, and every number of real ones is meant: a rate of 0 too. */
+TS_TEST_RANKS(muon_does_what_its_options_say, 1, 2)
+{
+    ts_muon_options real, zeros = TS_INIT(ts_muon_options);
+    ts_muon_options_init(&real);
+    TEST_EQ(t, (int64_t)real.struct_size, (int64_t)sizeof real);
+    ts_muon_options still = real, forgets = real;
+    still.lr = 0;
+    forgets.momentum = 0;
+    const ts_muon_options *given[] = { NULL, &zeros, &real, &still, &forgets };
+    double value[5][MUON_VALUES] = { { 0 } }, before[MUON_VALUES] = { 0 };
+    for (int k = 0; k < 5; k++) {
+        muon_net n =
+            muon_net_make(t, ts_mesh_create(t->me, "fsdp=*"), TS_DTYPE_F32, "*: fsdp:S(0)", NULL);
+        n.optimizer = ts_muon_create(n.root, given[k]);
+        muon_values(t, &n, before);
+        for (int step = 1; step <= 2; step++) {
+            TEST_OK(t, muon_backward(&n, step, 1));
+            TEST_OK(t, ts_optimizer_step(n.optimizer));
+        }
+        muon_values(t, &n, value[k]);
+        muon_net_end(&n);
+    }
+    TEST_CHECK(t, memcmp(value[0], value[1], sizeof before) == 0);
+    TEST_CHECK(t, memcmp(value[0], value[2], sizeof before) == 0);
+    TEST_CHECK(t, memcmp(value[3], before, sizeof before) == 0);
+    TEST_CHECK(t, memcmp(value[4], value[0], sizeof before) != 0);
+}
+
 /* ---- bad inputs ------------------------------------------------------------------------------ */
 
 static void check_refused(test *t, const muon_net *n, ts_muon_options o, ts_status want,
