@@ -137,10 +137,11 @@ static ts_status end_step(ts_model *m)
 }
 
 /* What Muon turns is memory of the step, and travels; its products are none of a token's. */
-static ts_status update(ts_rank *me, ts_optimizer *optimizer)
+static ts_status update(ts_rank *me, described *d, ts_optimizer *optimizer)
 {
     tsi_op_state *state = tsi_op_state_of(me);
     if (!state) return ts_rank_status(me);
+    tsi_tracker_phase(&d->tracker, "update");
     double flops = state->flops;
     ts_status status = ts_optimizer_step(optimizer);
     state->flops = flops;
@@ -153,7 +154,7 @@ static ts_status run_step(ts_rank *me, described *d, ts_model *m, tsi_stages *st
     tsi_tracker_step(&d->tracker, "forward");
     for (int32_t part = 0; part < d->shape.parts; part++)
         TSI_TRY(stages ? run_staged(d, m, stages) : run_part(me, m, &d->shape, part));
-    return d->shape.muon.struct_size > 0 ? update(me, optimizer) : end_step(m);
+    return d->shape.muon.struct_size > 0 ? update(me, d, optimizer) : end_step(m);
 }
 
 /* The first notes orders and fills caches; the last is what is counted. */

@@ -252,10 +252,13 @@ static void check_sizes(const outcome *o, const ts_mesh *mesh, const ts_train_si
     TEST_EQ(o->t, sizes->heads, 4 / tp);
 }
 
-static ts_status update(ts_rank *me, ts_model *model, const memory_case *c, ts_optimizer *optimizer)
+/* `tracker` may be NULL. */
+static ts_status update(ts_rank *me, ts_model *model, const memory_case *c, ts_optimizer *optimizer,
+                        tsi_tracker *tracker)
 {
     double norm;
     ts_status status = step(me, model, c);
+    if (tracker) tsi_tracker_phase(tracker, "update");
     if (status == TS_OK) status = ts_clip_grad_norm(ts_model_module(model), 1.0, &norm);
     return status == TS_OK ? ts_optimizer_step(optimizer) : status;
 }
@@ -271,7 +274,7 @@ static ts_status watch_step(const outcome *o, ts_rank *me, ts_model *model, ts_o
     if (status == TS_OK) status = tsi_tracker_begin(&tracker, me, root);
     if (status != TS_OK) return status;
     tsi_tracker_step(&tracker, "forward");
-    status = update(me, model, o->c, optimizer);
+    status = update(me, model, o->c, optimizer, &tracker);
     if (status == TS_OK) status = tsi_tracker_end(&tracker, root, optimizer, &held);
     tsi_tracker_release(&tracker);
     if (status != TS_OK) return status;
@@ -298,7 +301,7 @@ static ts_status compare(ts_rank *me, void *argument)
         optimizer = c->muon ? ts_muon_create(ts_model_module(model), NULL)
                             : ts_adamw_create(ts_model_module(model), NULL);
     for (int i = 0; status == TS_OK && i < 3; i++)
-        status = update(me, model, c, optimizer);
+        status = update(me, model, c, optimizer, NULL);
     if (status == TS_OK) check_account(o, me, &cost);
     if (status == TS_OK) check_sizes(o, mesh, &cost.sizes);
     if (status == TS_OK) status = watch_step(o, me, model, optimizer, &cost);
