@@ -132,7 +132,7 @@ static void fail_some(test *t, const char *device, int32_t decides, int32_t worl
         TEST_SAY(t, ts_launch_with(&options, work, &f, error, sizeof error) == TS_OK, "%s", error);
         failed += f.failed;
     }
-    TEST_SAY(t, failed > 20, "%lld allocations failed", (long long)failed);
+    TEST_SAY(t, failed >= 8, "%lld allocations failed", (long long)failed); /* most is kept */
 }
 
 TS_TEST(every_allocation_of_a_step_of_muon_may_fail)
@@ -147,22 +147,30 @@ TS_TEST(an_allocation_of_a_step_of_muon_in_a_queue_may_fail)
     fail_some(t, "queue", 1, 2, 29);
 }
 
-/* Muon is made, or not, with nothing left. */
+/* Muon is made, or not, with nothing left; on rank 0 an allocation fails. */
 TS_TEST_RANKS(every_allocation_of_muon_may_fail, 1, 2)
 {
     muon_net n =
         muon_net_make(t, ts_mesh_create(t->me, "fsdp=*"), TS_DTYPE_F32, "*: fsdp:S(0)", NULL);
-    int64_t at = 1;
-    for (bool reached = true; reached && at < 1000; at++) {
-        (void)tsi_alloc_fail_at(at);
-        n.optimizer = ts_muon_create(n.root, TS_OPTIONS(ts_muon_options, .adamw = "head*"));
-        reached = tsi_alloc_fail_at(0) >= at;
-        TEST_SAY(t, n.optimizer || ts_rank_status(t->me) == TS_ERR_MEMORY, "allocation %d",
-                 (int)at);
-        if (!n.optimizer) TEST_OK(t, ts_rank_recover(t->me));
+    int64_t at = 1, failed = 0;
+    for (bool reached = true; reached && at < 1000 && !test_failed(t); at++) {
+        int64_t tried = 0;
+        TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+        if (t->index == 0) { /* whoever allocates meanwhile may be the one that fails */
+            (void)tsi_alloc_fail_at(at);
+            n.optimizer = ts_muon_create(n.root, TS_OPTIONS(ts_muon_options, .adamw = "head*"));
+            tried = tsi_alloc_fail_at(0);
+            ts_status status = ts_rank_status(t->me);
+            TEST_SAY(t, n.optimizer ? status == TS_OK : status == TS_ERR_MEMORY,
+                     "allocation %d: %s", (int)at, ts_status_name(status));
+            failed += !n.optimizer;
+        }
+        (void)ts_group_barrier(ts_group_world(t->me), NULL);
+        if (ts_rank_status(t->me) != TS_OK) TEST_OK(t, ts_rank_recover(t->me));
         ts_optimizer_destroy(n.optimizer);
         n.optimizer = NULL;
+        reached = most_of(t, t->me, tried) >= at;
     }
-    TEST_SAY(t, at > 10, "%d allocations", (int)at);
+    TEST_SAY(t, t->index > 0 || failed > 10, "%d allocations failed", (int)failed);
     muon_net_end(&n);
 }
