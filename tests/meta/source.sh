@@ -50,6 +50,10 @@ printf '%s\nextern "C" __global__ void x(int a)\n' "$head" | tree src/backend/cu
 refuses "a kernel that may forget to wait" "declared by TSI_KERNEL" "$check" "$work/tree"
 printf '%s\nTSI_KERNEL(x, args) /* __global__ */\n' "$head" | tree src/backend/cuda/kernels/x.cu
 succeeds "a kernel that waits" "$check" "$work/tree"
+printf '%s\n    asm("membar.gl;");\n' "$head" | tree src/backend/cuda/kernels/x.cu
+refuses "PTX in a kernel" "a function of ptx.cuh" "$check" "$work/tree"
+printf '%s\n    asm("membar.gl;");\n' "$head" | tree src/backend/cuda/kernels/ptx.cuh
+succeeds "PTX in its header" "$check" "$work/tree"
 printf 'see /wo%s/main\n' rk | tree docs/x.md
 refuses "a path of one machine" "docs/x.md" "$root/scripts/check-words" "$work/tree"
 finish

@@ -226,7 +226,7 @@ __device__ inline void load_parts(row_parts &to, const tsi_cuda_add_norm_args &a
  * a row: the sums of its warps lie in two places in turn. */
 __device__ inline void backward_groups(const tsi_cuda_add_norm_args &a)
 {
-    extern __shared__ float shared[]; /* a row */
+    TSI_BLOCK_MEMORY(float, shared); /* a row */
     __shared__ float sums[2][LANES];
     int group = a.group, own = threadIdx.x / group, lane = threadIdx.x % group;
     int groups = blockDim.x / group, warps = group / LANES, turn = 0;

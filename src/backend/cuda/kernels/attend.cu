@@ -131,7 +131,7 @@ __device__ inline softmax_of<R> softmax_before(const tsi_cuda_attend_args &a, co
 
 template <typename R> __device__ void forward(const tsi_cuda_attend_args &a)
 {
-    extern __shared__ double memory[];
+    TSI_BLOCK_MEMORY(double, memory);
     R *query = (R *)memory;
     row_of r = this_row(a.heads, a.queries);
     query_of<R> q = query_at<R>(a, r.b, r.h, r.i);
@@ -179,7 +179,7 @@ template <typename R> __device__ void delta(const tsi_cuda_attend_args &a)
 /* dq of a query: sum over its keys of slope k. */
 template <typename R> __device__ void queries(const tsi_cuda_attend_args &a)
 {
-    extern __shared__ double memory[];
+    TSI_BLOCK_MEMORY(double, memory);
     __shared__ R slope[THREADS];
     R *query = (R *)memory, *grad = query + a.depth, sum[COLUMNS] = { 0 };
     row_of r = this_row(a.heads, a.queries);
@@ -244,7 +244,7 @@ __device__ inline void take_queries(const tsi_cuda_attend_args &a, key_of<R> &k,
 /* dk and dv of a key: sums over the queries of its group's heads that see it. */
 template <typename R> __device__ void keys(const tsi_cuda_attend_args &a)
 {
-    extern __shared__ double memory[];
+    TSI_BLOCK_MEMORY(double, memory);
     R *key = (R *)memory, *value = key + a.depth;
     key_of<R> k = { this_row(a.groups, a.keys), key, value, { 0 }, { 0 } };
     const row_of &r = k.r;

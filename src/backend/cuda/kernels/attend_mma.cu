@@ -193,8 +193,8 @@ __device__ void attend(const tsi_cuda_attend_args &a)
 {
     constexpr int M = WARPS * MT * 16, THREADS = WARPS * 32;
     static_assert(M == TSI_CUDA_TILE_QUERIES, "a block is a row of tiles");
-    extern __shared__ uint4 memory[];
-    uint32_t queries = (uint32_t)__cvta_generic_to_shared(memory);
+    TSI_BLOCK_MEMORY(uint4, memory);
+    uint32_t queries = shared_at(memory);
     uint32_t keys = queries + M * D * 2, values = keys + 2 * KEYS * D * 2;
     int64_t pairs = a.batch * a.heads, tiles = (a.queries + M - 1) / M;
     int64_t bh = blockIdx.x % pairs, first = (tiles - 1 - blockIdx.x / pairs) * M;

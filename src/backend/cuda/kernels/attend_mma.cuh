@@ -11,13 +11,6 @@
 enum { KEYS = TSI_CUDA_TILE_KEYS };
 #define LOG2_E 1.4426950408889634 /* powers are of two, not of e */
 
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* ---- rows in shared memory ------------------------------------------------------------------- */
 
 /* Rows first .. first + ROWS - 1 of a head; those from `end` on are zeros. */

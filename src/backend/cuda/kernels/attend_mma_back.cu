@@ -83,8 +83,8 @@ template <typename H, int D> __device__ void queries(const tsi_cuda_attend_args 
 {
     constexpr int M = TSI_CUDA_TILE_QUERIES, THREADS = M * 2; /* a warp has 16 of them */
     constexpr uint32_t TILE = KEYS * D * 2;
-    extern __shared__ uint4 memory[];
-    uint32_t rows = (uint32_t)__cvta_generic_to_shared(memory), grads = rows + M * D * 2;
+    TSI_BLOCK_MEMORY(uint4, memory);
+    uint32_t rows = shared_at(memory), grads = rows + M * D * 2;
     uint32_t keys = grads + M * D * 2, values = keys + 2 * TILE;
     int64_t pairs = a.batch * a.heads, tiles = (a.queries + M - 1) / M;
     int64_t bh = blockIdx.x % pairs, first = (tiles - 1 - blockIdx.x / pairs) * M;
@@ -211,8 +211,8 @@ template <typename H, int D> __device__ void keys(const tsi_cuda_attend_args &a)
 {
     constexpr int STEP = query_steps::STEP, THREADS = KEYS * 2; /* a warp has 16 keys */
     constexpr uint32_t TILE = STEP * D * 2;
-    extern __shared__ uint4 memory[];
-    uint32_t rows = (uint32_t)__cvta_generic_to_shared(memory), values = rows + KEYS * D * 2;
+    TSI_BLOCK_MEMORY(uint4, memory);
+    uint32_t rows = shared_at(memory), values = rows + KEYS * D * 2;
     uint32_t queries = values + KEYS * D * 2, grads = queries + 2 * TILE;
     step_known *known = (step_known *)((char *)memory + 2 * KEYS * D * 2 + 4 * TILE);
     int64_t tiles = (a.keys + KEYS - 1) / KEYS, bg = blockIdx.x / tiles;

@@ -351,7 +351,7 @@ __device__ inline void end_softmax(softmax_of<R, UNITS> &s, const tsi_cuda_atten
 
 template <typename R, int UNITS> __device__ void forward(const tsi_cuda_attend_args &a)
 {
-    extern __shared__ double memory[];
+    TSI_BLOCK_MEMORY(double, memory);
     R *q = (R *)memory, *k = q + SIDE * room_of(a.depth), *v = k + SIDE * room_of(a.depth);
     R *scores = v + SIDE * room_of(a.width), score[OWN][OWN];
     block_of r = this_block(a.heads, a.queries);
@@ -410,7 +410,7 @@ __device__ inline void take_pairs(const tsi_cuda_attend_args &a, const known_row
 /* dq of 64 queries: sums over their keys of slope k. */
 template <typename R, int UNITS> __device__ void queries(const tsi_cuda_attend_args &a)
 {
-    extern __shared__ double memory[];
+    TSI_BLOCK_MEMORY(double, memory);
     int deep = SIDE * room_of(a.depth), wide = SIDE * room_of(a.width);
     R *q = (R *)memory, *k = q + deep, *v = k + deep, *d_out = v + wide, *slopes = d_out + wide;
     R product[OWN][OWN], d_weight[OWN][OWN];
@@ -459,7 +459,7 @@ __device__ inline void take_queries(const tsi_cuda_attend_args &a, const key_roo
 /* dk and dv of 64 keys: sums over the queries of their group's heads that see them. */
 template <typename R, int UNITS> __device__ void keys(const tsi_cuda_attend_args &a)
 {
-    extern __shared__ double memory[];
+    TSI_BLOCK_MEMORY(double, memory);
     int deep = SIDE * room_of(a.depth), wide = SIDE * room_of(a.width);
     R *k = (R *)memory, *q = k + deep, *v = q + deep, *d_out = v + wide, *last = d_out + wide;
     key_room<R> room = { k, v, q, d_out, last, last + SIDE * SCORES };

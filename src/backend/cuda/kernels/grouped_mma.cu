@@ -115,8 +115,6 @@ __device__ inline void store(const sums &sum, int64_t left, At at)
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-extern __shared__ __align__(1024) char stages[];
-
 template <typename H, bool TURNED> __device__ void products(const tsi_cuda_grouped_args &a)
 {
     __shared__ tile_rows<TILE> at;
@@ -124,7 +122,8 @@ template <typename H, bool TURNED> __device__ void products(const tsi_cuda_group
     tsi_cuda_grouped_tile tile = a.tile[blockIdx.x / across];
     if (tile.group < 0) return;
     at.find(a, tile);
-    uint32_t memory = (uint32_t)__cvta_generic_to_shared(stages);
+    TSI_BLOCK_MEMORY(__align__(1024) char, stages);
+    uint32_t memory = shared_at(stages);
     const uint16_t *x = (const uint16_t *)a.x;
     const uint16_t *w = (const uint16_t *)a.w + tile.group * a.w_group;
     sums sum = {};
@@ -151,7 +150,8 @@ template <typename H> __device__ void sums_of_rows(const tsi_cuda_grouped_args &
     sums_tile tile(a, TILE, TILE);
     row_walk<DEEP> walk(a, at, tile.group);
     const uint16_t *x = (const uint16_t *)a.x, *y = (const uint16_t *)a.y;
-    uint32_t memory = (uint32_t)__cvta_generic_to_shared(stages);
+    TSI_BLOCK_MEMORY(__align__(1024) char, stages);
+    uint32_t memory = shared_at(stages);
     sums sum = {};
     auto fetch_stage = [&](uint32_t to, int step) {
         fetch_part<THREADS, DEEP, TILE>(to, y, tile.outer, a.outer,

@@ -71,7 +71,7 @@ __device__ inline int64_t bin_of(const tsi_cuda_histogram_args &a, bounds b, int
 
 TSI_KERNEL(histogram_count, tsi_cuda_histogram_args)
 {
-    extern __shared__ uint32_t own[];
+    TSI_BLOCK_MEMORY(uint32_t, own);
     const tsi_cuda_operand *const operands[1] = { &a.from };
     bounds within = bounds_of(a);
     for (int64_t b = threadIdx.x; a.shared && b < a.bins; b += blockDim.x)

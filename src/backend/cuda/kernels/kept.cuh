@@ -75,7 +75,7 @@ template <typename T, int C> __device__ inline float largest_of_units(const uint
             const uint32_t pair[4] = { from[k].x, from[k].y, from[k].z, from[k].w };
 #pragma unroll
             for (int p = 0; p < 4; p++)
-                asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(both) : "r"(pair[p]));
+                both = max_of_pairs(both, pair[p]);
         }
         return larger(tsi_f32_of_bf16((uint16_t)both), tsi_f32_of_bf16((uint16_t)(both >> 16)));
     }
@@ -85,8 +85,7 @@ template <typename T, int C> __device__ inline float largest_of_units(const uint
 
 __device__ inline void fetch_unit(uint4 *shared, const uint4 *from)
 {
-    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    fetch(shared_at(shared), from);
 }
 
 /* `behind` is what a thread finds behind the end of a row. */
@@ -111,7 +110,7 @@ template <int C> __device__ inline void fetch_row(uint4 *fetched, const void *ro
 
 template <int C> __device__ inline void fetched_units(const uint4 *fetched, uint4 (&in)[C])
 {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    fetch_wait_all();
 #pragma unroll
     for (int k = 0; k < C; k++)
         in[k] = fetched[threadIdx.x + k * blockDim.x];

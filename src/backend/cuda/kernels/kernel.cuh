@@ -19,6 +19,7 @@
 #define TSI_BACKEND_CUDA_KERNELS_KERNEL_CUH
 
 #include "backend/cuda/kernels/args.h"
+#include "backend/cuda/kernels/ptx.cuh"
 
 /* Only a grid of few blocks lets the next kernel begin beside it, where most of its time is the
  * way to the first and from the last block; a large one would share its units and memory with
@@ -28,9 +29,8 @@ enum { TSI_CUDA_FEW_BLOCKS = 528 }; /* four for each unit of an H200 */
 static __device__ __forceinline__ void wait_for_kernel_ahead()
 {
 #if __CUDA_ARCH__ >= 900
-    if (gridDim.x <= TSI_CUDA_FEW_BLOCKS)
-        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    if (gridDim.x <= TSI_CUDA_FEW_BLOCKS) let_next_begin();
+    wait_for_ahead();
 #endif
 }
 
@@ -46,5 +46,8 @@ static __device__ __forceinline__ void wait_for_kernel_ahead()
         name##_body(a);                                                                            \
     }                                                                                              \
     static __device__ __forceinline__ void name##_body(const args &a)
+
+/* Shared memory of a block as elements from `name` on: as much as the launch says. */
+#define TSI_BLOCK_MEMORY(type, name) extern __shared__ type name[]
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef TSI_BACKEND_CUDA_KERNELS_LISTS_CUH
 #define TSI_BACKEND_CUDA_KERNELS_LISTS_CUH
 
-#include <stdint.h>
+#include "backend/cuda/kernels/kernel.cuh"
 
 /* `count` different numbers below `items` in order: one a thread by counting smaller ones, more by
  * a bitmap of `words` words in shared memory, which holds a stretch of the items at a time. All
@@ -12,7 +12,7 @@
 __device__ inline void sort_list(const int32_t *list, int32_t *to, int count, int64_t items,
                                  int words)
 {
-    extern __shared__ uint32_t bits[];
+    TSI_BLOCK_MEMORY(uint32_t, bits);
     __shared__ int base, before[32];
     if (count <= (int)blockDim.x) {
         int mine = threadIdx.x < count ? list[threadIdx.x] : 0, rank = 0;

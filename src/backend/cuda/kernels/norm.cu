@@ -415,7 +415,7 @@ template <typename T, int C> __device__ void norm_block(const tsi_cuda_norm_args
 {
     constexpr int N = WIDE / sizeof(typename T::E);
     typedef typename T::E E;
-    extern __shared__ uint4 fetched[];
+    TSI_BLOCK_MEMORY(uint4, fetched);
     __shared__ float shared[32];
     int64_t units = a.length / N, lane = threadIdx.x, threads = blockDim.x;
     uint4 *kept = fetched + C * threads;
@@ -528,7 +528,7 @@ template <typename T> __device__ void norm_backward(const tsi_cuda_norm_args &a)
     constexpr int N = WIDE / sizeof(typename T::E);
     typedef typename T::E E;
     typedef typename T::R R;
-    extern __shared__ double memory[];
+    TSI_BLOCK_MEMORY(double, memory);
     R *dw = (R *)memory, *db = dw + a.length; /* of this block; a thread has its own columns */
     __shared__ R sums[32];
     bool units = by_units<T>(a);

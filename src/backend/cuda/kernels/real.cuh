@@ -5,6 +5,7 @@
 #define TSI_BACKEND_CUDA_KERNELS_REAL_CUH
 
 #include "backend/cuda/kernels/args.h"
+#include "backend/cuda/kernels/ptx.cuh"
 #include "device/number.h"
 #include "tessera/types.h"
 
@@ -33,13 +34,6 @@ struct as_f64 {
         return x;
     }
 };
-/* Rounded to nearest even, in one instruction. */
-__device__ inline uint16_t bf16_of(float x)
-{
-    uint16_t bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
-}
 
 struct as_bf16 {
     typedef uint16_t E;
@@ -94,9 +88,7 @@ template <typename T> __device__ inline typename T::R power_of(typename T::R x)
 }
 template <> __device__ inline float power_of<as_bf16>(float x)
 {
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
-    return power;
+    return power_of_two(x * 1.4426950408889634f);
 }
 
 /* 16 bytes of elements. */
@@ -143,12 +135,6 @@ template <typename T> __device__ inline uint4 unit_from(const typename T::R *val
         out.element[e] = T::store(value[e]);
     return out.unit;
 }
-__device__ inline uint32_t bf16_pair_of(float low, float high)
-{
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-}
 template <> __device__ inline uint4 unit_from<as_bf16>(const float *value)
 {
     return make_uint4(bf16_pair_of(value[0], value[1]), bf16_pair_of(value[2], value[3]),
@@ -173,9 +159,7 @@ template <typename R> __device__ inline R larger(R x, R y)
 }
 template <> __device__ inline float larger<float>(float x, float y)
 {
-    float most;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(x), "f"(y));
-    return most;
+    return max_of(x, y);
 }
 
 template <typename R> __device__ inline R warp_max(R x)
@@ -211,12 +195,8 @@ template <typename R> __device__ inline R block_max(R x, R *shared)
  * met, and before what it reads of others; the ticket is zero again after the last. */
 __device__ inline bool is_last(uint32_t *ticket, int64_t count)
 {
-    uint32_t most = (uint32_t)count - 1, before;
-    asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "l"(ticket), "r"(most)
-                 : "memory");
-    return before == most;
+    uint32_t most = (uint32_t)count - 1;
+    return take_ticket(ticket, most) == most;
 }
 
 /* Column c of `rows` rows of `width`, for 32 columns and eight warps a block: a warp adds every

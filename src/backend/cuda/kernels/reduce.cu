@@ -51,9 +51,7 @@ template <typename R> __device__ inline R smaller(R x, R y)
 }
 template <> __device__ inline float smaller<float>(float x, float y)
 {
-    float least;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(x), "f"(y));
-    return least;
+    return min_of(x, y);
 }
 
 /* Two partial results as one. */
@@ -355,9 +353,9 @@ template <int OP> struct joined_pairs {
 #pragma unroll
         for (int p = 0; p < 4; p++) {
             if (OP == TSI_CUDA_MAX)
-                asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(both) : "r"(pair[p]));
+                both = max_of_pairs(both, pair[p]);
             else
-                asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(both) : "r"(pair[p]));
+                both = min_of_pairs(both, pair[p]);
         }
     }
     __device__ float all() const

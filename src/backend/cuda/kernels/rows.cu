@@ -86,7 +86,7 @@ template <typename T, int C> __device__ void softmax_block(const tsi_cuda_softma
 {
     constexpr int N = 16 / sizeof(typename T::E);
     typedef typename T::E E;
-    extern __shared__ uint4 fetched[];
+    TSI_BLOCK_MEMORY(uint4, fetched);
     __shared__ float shared[32];
     int64_t units = a.length / N, lane = threadIdx.x, threads = blockDim.x;
     fetch_prepare<C>(fetched, units, least_unit<T>());
@@ -210,7 +210,7 @@ template <typename T, int C, bool LOG>
 __device__ void softmax_block_backward(const tsi_cuda_softmax_args &a)
 {
     typedef typename T::E E;
-    extern __shared__ uint4 fetched[];
+    TSI_BLOCK_MEMORY(uint4, fetched);
     __shared__ float shared[32];
     uint32_t units = (uint32_t)(a.length * sizeof(E) / 16);
     uint4 *fetched_dy = fetched + C * blockDim.x;

@@ -68,7 +68,7 @@ __device__ inline void sort_shared(uint64_t *key, int32_t *at, int padded)
 
 TSI_KERNEL(sort_lines, tsi_cuda_sort_args)
 {
-    extern __shared__ uint64_t key[];
+    TSI_BLOCK_MEMORY(uint64_t, key);
     int32_t *at = (int32_t *)(key + a.padded);
     const tsi_cuda_operand *const operands[3] = { &a.from, &a.values, &a.places };
     for (int64_t line = blockIdx.x; line < a.space.count; line += gridDim.x) {
