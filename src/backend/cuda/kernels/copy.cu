@@ -46,7 +46,8 @@ template <typename U> __device__ void copy_list_units(const tsi_cuda_copy_list_a
 template <typename U> __device__ void fill_units(const tsi_cuda_fill_args &a)
 {
     const tsi_cuda_operand *const operands[1] = { &a.to };
-    U unit = *(const U *)a.pattern;
+    U unit;
+    memcpy(&unit, a.pattern, sizeof unit); /* arguments lie on 8 bytes, a unit may on 16 */
     for (int64_t i = first_item(); i < a.space.count; i += item_step()) {
         int64_t offset[1];
         place(a.space, i, operands, offset);
