@@ -16,6 +16,22 @@
 #include "parallel/unit.h"
 #include "tensor/scope.h"
 
+/* Where ranks share shards: the handle shows what it did not show. On its way is neither. */
+static inline void turn(tsi_unit_param *p)
+{
+    ts_tensor *value = p->value;
+    tsi_array *array = value->array;
+    const ts_layout *layout = value->layout;
+    value->array = p->array;
+    value->layout = p->layout;
+    p->array = array;
+    p->layout = layout;
+    if (TSI_LIKELY(!p->mirrors)) return; /* it is another line of memory to look */
+    int32_t dtype = value->dtype;
+    value->dtype = p->dtype;
+    p->dtype = dtype;
+}
+
 /* Values of the two tensors change places; handles, histories and owners stay. */
 static void swap_values(const tsi_unit_param *p)
 {
@@ -32,8 +48,6 @@ static void swap_values(const tsi_unit_param *p)
     b->layout = layout;
     b->array = array;
     b->move = move;
-    /* A room is of the dtype of its slice; it is another line of memory to look. */
-    if (!p->mirrors && p->room && (a->array == p->room || b->array == p->room)) return;
     int32_t dtype = a->dtype;
     a->dtype = b->dtype;
     b->dtype = dtype;
@@ -147,8 +161,7 @@ static ts_status exchange(tsi_unit *u, ts_tensor **from, ts_tensor **out)
 }
 
 /* Does all that is gathered lie where operators read it, and do peers know? The usual case where
- * shards are shared; a step under record meets other slices than those of now. Then `other` is
- * what they see; else it is as it was. */
+ * shards are shared; a step under record meets other slices than those of now. */
 static bool look_at_slices(tsi_unit *u, bool *all)
 {
     int64_t i = 0;
@@ -163,18 +176,14 @@ static bool look_at_slices(tsi_unit *u, bool *all)
         *all = *all && p->slice;
         mirrors = mirrors || p->mirrors;
         if (!p->slice) continue;
-        if (!p->shown || !tsi_param_settled(p)) break;
-        p->other = p->shown;
+        if (!p->array || !tsi_param_settled(p)) break;
         p->version = p->mirrors ? p->value->array->storage->version : p->fenced;
     }
     u->in_place = i == u->count && *all && !mirrors;
-    if (i == u->count) return true;
-    while (i-- > 0)
-        u->param[i].other = NULL;
-    return false;
+    return i == u->count;
 }
 
-/* What is not cut is the whole. Where it is not as it was, no slice is seen either. */
+/* What is not cut is the whole. */
 static ts_status look_at_rest(tsi_unit *u)
 {
     ts_status status = TS_OK;
@@ -185,8 +194,6 @@ static ts_status look_at_rest(tsi_unit *u)
         if (status == TS_OK) status = tsi_tensor_ready(p->value);
         if (status == TS_OK) p->version = p->value->array->storage->version;
     }
-    for (int64_t i = 0; i < u->count && status != TS_OK; i++)
-        u->param[i].other = NULL; /* each is `shown`, or there is none */
     return status;
 }
 
@@ -197,11 +204,8 @@ static ts_status gather_by_round(tsi_unit *u)
     ts_status status = tsi_unit_join(u);
     (void)TS_HERE;
     if (status == TS_OK) status = exchange(u, u->list, u->list + u->count);
-    for (int64_t i = 0; status == TS_OK && i < u->count; i++) {
-        tsi_unit_param *p = &u->param[i];
-        if (p->slice) p->other = tsi_param_shown(p);
-        if (p->slice && !p->other) status = ts_rank_status(u->rank);
-    }
+    for (int64_t i = 0; status == TS_OK && i < u->count; i++)
+        if (u->param[i].slice) status = tsi_param_look(&u->param[i]);
     u->rank->where = where;
     ts_scope_close(scope);
     return status;
@@ -272,12 +276,12 @@ ts_status tsi_unit_bind(tsi_unit *u)
     TSI_TRY(tsi_unit_gather(u));
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        if (u->in_place) p->other = p->shown;
-        if (!p->other) continue;
+        if (p->slice && p->value->move) TSI_TRY(tsi_tensor_ready(p->value));
+        if (p->slice) turn(p);
+        if (p->slice || !p->other) continue;
         swap_values(p);
         p->seen = p->value->array;
-        /* A room is not written: who changes what is shown there gets another block. */
-        if (p->seen != p->room) p->version = p->seen->storage->version;
+        p->version = p->seen->storage->version;
     }
     u->state = TSI_UNIT_WHOLE;
     return TS_OK;
@@ -335,34 +339,58 @@ static ts_status keep_part(const tsi_unit *u, tsi_unit_param *p)
     return status;
 }
 
-/* Not `other` any more; what shows the room stays for the next time, unless it shows something else
- * now. */
 static void let_other_go(tsi_unit_param *p)
 {
-    if (p->other != p->shown) tsi_tensor_release(p->other);
+    tsi_tensor_release(p->other);
     p->other = NULL;
     p->seen = NULL;
-    if (!p->shown || p->shown->array == p->room) return;
-    tsi_tensor_release(p->shown);
-    p->shown = NULL;
-    p->unit->in_place = 0;
 }
 
-/* Is the whole, which the handle shows, as it was bound? */
+/* The handle shows the shard again, on the unit's mesh whatever was written meanwhile. */
+static void leave_room(tsi_unit_param *p)
+{
+    tsi_unit *u = p->unit;
+    ts_tensor *value = p->value;
+    turn(p);
+    if (TSI_LIKELY(p->array == p->room)) return;
+    if (value->mesh != u->mesh) {
+        ts_mesh_release(value->mesh);
+        value->mesh = ts_mesh_retain(u->mesh);
+    }
+    if (!p->mirrors) value->dtype = p->slice->dtype;
+    tsi_param_look_away(p);
+    u->in_place = 0;
+}
+
+/* Is the whole, which the handle shows, as it was bound? A room is not written: who changes what is
+ * shown there gets another block. */
 static bool is_unchanged(const tsi_unit_param *p)
 {
-    return p->value->array == p->seen &&
-           (p->seen == p->room || p->seen->storage->version == p->version);
+    if (p->slice) return p->value->array == p->room;
+    return p->value->array == p->seen && p->seen->storage->version == p->version;
 }
 
-static ts_status unbind(tsi_unit *u, tsi_unit_param *p, bool keeps_part, ts_tensor **shard)
+/* The changed shard of parameter i, for later. */
+static ts_status note_changed(tsi_unit *u, int64_t i, bool *any)
 {
+    for (int64_t k = 0; k < u->count && !*any; k++)
+        u->list[k] = NULL;
+    *any = true;
+    u->list[i] = changed_shard(u, &u->param[i]);
+    return u->list[i] ? TS_OK : ts_rank_status(u->rank);
+}
+
+static ts_status unbind(tsi_unit *u, int64_t i, bool keeps_part, bool *changed)
+{
+    tsi_unit_param *p = &u->param[i];
     ts_tensor *value = p->value;
     if (value->move) TSI_TRY(tsi_tensor_ready(value));
-    bool same = is_unchanged(p);
-    if (!same) *shard = changed_shard(u, p);
-    if (!same && !*shard) return ts_rank_status(u->rank);
-    if (keeps_part && p->kept && !p->slice) TSI_TRY(keep_part(u, p));
+    if (!is_unchanged(p)) TSI_TRY(note_changed(u, i, changed));
+    if (p->slice) {
+        leave_room(p);
+        return TS_OK;
+    }
+    if (keeps_part && p->kept) TSI_TRY(keep_part(u, p));
     swap_values(p);
     return TS_OK;
 }
@@ -383,12 +411,10 @@ ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
     bool whole = u->state == TSI_UNIT_WHOLE, changed = false;
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        u->list[i] = NULL;
-        if (!p->other) continue;
-        ts_status status = whole ? unbind(u, p, keeps_part, &u->list[i]) : TS_OK;
-        if (status != TS_OK) return drop_failed(u, i + 1, status);
-        changed = changed || u->list[i];
-        let_other_go(p);
+        if (p->slice ? !tsi_param_in_room(p) : !p->other) continue;
+        ts_status status = whole ? unbind(u, i, keeps_part, &changed) : TS_OK;
+        if (status != TS_OK) return changed ? drop_failed(u, i + 1, status) : status;
+        if (p->other) let_other_go(p);
     }
     if (!whole && u->all) u->all->stats.dropped++;
     u->state = TSI_UNIT_CUT;
@@ -414,6 +440,7 @@ void tsi_unit_forget(tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         /* A unit that failed half way has some parameters that are whole and some that are not. */
+        if (tsi_param_in_room(p)) leave_room(p);
         if (p->other && p->seen) swap_values(p);
         if (p->other) let_other_go(p);
         tsi_tensor_release(p->part);

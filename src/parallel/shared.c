@@ -367,13 +367,13 @@ static ts_status make_pieces(const tsi_unit *u, tsi_unit_param *p, tsi_pool *poo
 
 static void drop_pieces(tsi_unit_param *p, tsi_pool *pool)
 {
-    tsi_tensor_release(p->shown);
+    TSI_ASSERT(!tsi_param_in_room(p));
+    tsi_param_look_away(p);
     if (p->slice && pool) tsi_pool_count_live(pool, -(int64_t)p->slice->storage->bytes, tag_of(p));
     if (p->slice) p->slice->storage->ask = NULL; /* others may hold it longer than the unit lives */
     if (p->room) p->room->storage->ask = NULL;
     tsi_array_release(p->slice);
     tsi_array_release(p->room);
-    p->shown = NULL;
     p->slice = p->room = NULL;
 }
 
@@ -554,15 +554,21 @@ ts_status tsi_unit_fence(tsi_unit *u)
     return TS_OK;
 }
 
-/* What operators see: made once. */
-ts_tensor *tsi_param_shown(tsi_unit_param *p)
+/* Nothing is made for it: a body of its own would be another line of memory in every gather. */
+ts_status tsi_param_look(tsi_unit_param *p)
 {
-    if (p->shown) return p->shown;
-    const ts_layout *whole = tsi_layout_intern(p->whole, &p->param->shape);
-    ts_tensor *t = whole ? tsi_tensor_make(p->unit->mesh, whole, (ts_dtype)source_dtype(p),
-                                           tsi_array_retain(p->room), NULL)
-                         : NULL;
-    ts_layout_release(whole);
-    p->shown = tsi_tensor_retain(t);
-    return t;
+    if (p->array) return TS_OK;
+    p->layout = tsi_layout_intern(p->whole, &p->param->shape);
+    if (!p->layout) return ts_rank_status(p->unit->rank);
+    p->array = tsi_array_retain(p->room);
+    p->dtype = source_dtype(p);
+    return TS_OK;
+}
+
+void tsi_param_look_away(tsi_unit_param *p)
+{
+    tsi_array_release(p->array);
+    ts_layout_release(p->layout);
+    p->array = NULL;
+    p->layout = NULL;
 }

@@ -19,8 +19,9 @@
  *
  * INV: the handle of a parameter never changes; it shows the shard unless its unit is WHOLE.
  * `other` is the tensor of the state that the handle does not show: what is coming, or the shard
- * while the unit is whole. Whatever is decided here follows from the program and from what units
- * did before, never from a clock: all ranks issue the same exchanges in the same order. */
+ * while the unit is whole; where nothing comes, since ranks share shards, `array` and `layout` are.
+ * Whatever is decided here follows from the program and from what units did before, never from a
+ * clock: all ranks issue the same exchanges in the same order. */
 #ifndef TSI_PARALLEL_UNIT_H
 #define TSI_PARALLEL_UNIT_H
 
@@ -34,19 +35,23 @@ typedef enum tsi_unit_state { TSI_UNIT_CUT, TSI_UNIT_COMING, TSI_UNIT_WHOLE } ts
 typedef struct tsi_unit_param {
     /* What every gather, release and reduction looks at lies in one cache line. */
     _Alignas(TSI_CACHE_LINE) ts_tensor *value; /* its handle, which never changes: param->value */
-    ts_tensor *other;                          /* retained, or NULL: see above */
     /* Of the storage that ranks share (shared.c), retained; NULL: it does not lie there. */
     tsi_array *slice, *room;
-    ts_tensor *shown; /* retained, or NULL: of the room; while the unit is whole, of the slice */
-    const tsi_array *seen; /* of the whole, as it was bound: to notice changes */
+    /* Of what lies there: what the handle shows next, retained. The room, and the shard while the
+     * handle shows the room. NULL: no gather looked yet. */
+    tsi_array *array;
+    const ts_layout *layout;
+    ts_tensor *other;      /* of what does not lie there: retained, or NULL: see above */
     tsi_leaf *leaf;        /* borrowed, or NULL: by tsi_unit_watch */
     int32_t mirrors;       /* dtype of the mirror that is gathered instead; 0: the shard is */
     int32_t ready;         /* its gradient is complete, and not yet reduced */
+    const tsi_array *seen; /* beside `other`: of the whole, as it was bound, to notice changes */
     const tsi_storage *slice_storage;
     uint32_t version;
     uint32_t fenced; /* version of the slice that peers know; late where the unit says so */
     tsi_param *param;
     struct tsi_unit *unit;
+    int32_t dtype, reserved;   /* of `array` as the handle shows it */
     const ts_sharding *cut;    /* retained: the shard's */
     const ts_sharding *whole;  /* retained: not cut by the unit's axes; == cut: nothing to gather */
     const ts_sharding *kept;   /* retained, or NULL: the shard over groups of neighbours */
@@ -202,8 +207,14 @@ static inline bool tsi_unit_in_place(const tsi_unit *u)
 ts_status tsi_unit_alone(tsi_unit *u);        /* no peer reads its slices any more */
 void tsi_unit_let_go(tsi_unit *u);            /* this rank does not read its peers' */
 ts_status tsi_unit_count_gather(tsi_unit *u); /* it does, from now on */
-void tsi_unit_forget_shared(tsi_unit *u); /* a step was abandoned: the next gather joins again */
-ts_tensor *tsi_param_shown(tsi_unit_param *p); /* of the room, made on first use; NULL: recorded */
+void tsi_unit_forget_shared(tsi_unit *u);    /* a step was abandoned: the next gather joins again */
+ts_status tsi_param_look(tsi_unit_param *p); /* what its handle shows next is the room */
+/* Does the handle show the room, or what was written instead? */
+static inline bool tsi_param_in_room(const tsi_unit_param *p)
+{
+    return p->array && p->array != p->room;
+}
+void tsi_param_look_away(tsi_unit_param *p); /* what its handle would show next goes */
 void tsi_unit_leave_shared(tsi_unit *u);
 
 /* ---- gradients.c */
