@@ -65,7 +65,7 @@ static bool is_dense(const ts_shape *shape, const int64_t *stride)
 enum { BODIES_MAX = 1024 };
 
 /* A body whose fields are not set; NULL: out of memory (recorded). */
-static tsi_array *body_take(tsi_pool *pool)
+static TSI_STEP_PATH tsi_array *body_take(tsi_pool *pool)
 {
     tsi_shelf *shelf = pool ? tsi_pool_shelf(pool) : NULL;
     if (shelf && shelf->bodies) {
@@ -230,7 +230,8 @@ static inline tsi_array *fill_like(tsi_array *array, tsi_storage *storage, const
     return array;
 }
 
-tsi_array *tsi_array_like_tagged(tsi_pool *pool, const tsi_array *model, size_t bytes, uint32_t tag)
+TSI_STEP_PATH tsi_array *tsi_array_like_tagged(tsi_pool *pool, const tsi_array *model, size_t bytes,
+                                               uint32_t tag)
 {
     tsi_storage *storage = tsi_storage_create(pool, bytes, tag);
     tsi_array *array = storage ? body_take(pool) : NULL;
@@ -502,13 +503,13 @@ tsi_array *tsi_array_view_like(tsi_array *base, const tsi_array *model, int64_t 
     return array;
 }
 
-tsi_array *tsi_array_retain(tsi_array *array)
+TSI_STEP_PATH tsi_array *tsi_array_retain(tsi_array *array)
 {
     if (array) array->references++;
     return array;
 }
 
-void tsi_array_release(tsi_array *array)
+TSI_STEP_PATH void tsi_array_release(tsi_array *array)
 {
     if (!array || --array->references > 0) return;
     TSI_ASSERT(array->references == 0);

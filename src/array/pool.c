@@ -392,7 +392,7 @@ void tsi_pool_plan_for(tsi_pool *pool, const tsi_pool_plan *plan)
     pthread_mutex_unlock(&pool->lock);
 }
 
-void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
+TSI_STEP_PATH void *tsi_pool_alloc(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
     size_t rounded = 0;
     bool owner = is_owner(pool), possible = bytes <= SIZE_MAX / 4;
@@ -438,7 +438,7 @@ static void return_block(tsi_pool *pool, node *n)
                                                     memory_order_relaxed));
 }
 
-void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
+TSI_STEP_PATH void tsi_pool_free(tsi_pool *pool, void *memory, size_t bytes, uint32_t tag)
 {
     if (!memory) return;
     bool owner = is_owner(pool);
@@ -516,7 +516,7 @@ void tsi_pool_peak_reset(tsi_pool *pool)
     note_peak(pool);
 }
 
-tsi_shelf *tsi_pool_shelf(tsi_pool *pool)
+TSI_STEP_PATH tsi_shelf *tsi_pool_shelf(tsi_pool *pool)
 {
     return is_owner(pool) && !pool->watch ? &pool->shelf : NULL;
 }
@@ -542,7 +542,7 @@ static TSI_COLD void raise_peaks(tsi_pool *pool, usage *u)
     if (more) note_peak(pool);
 }
 
-void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag)
+TSI_STEP_PATH void tsi_pool_count_taken(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
     usage *u = usage_of(pool, tag);
     bool more = add_taken(&pool->total, bytes), more_of_tag = add_taken(u, bytes);
@@ -574,12 +574,12 @@ void tsi_pool_trim(tsi_pool *pool)
     cache_empty(pool);
 }
 
-const tsi_device *tsi_pool_device(const tsi_pool *pool)
+TSI_STEP_PATH const tsi_device *tsi_pool_device(const tsi_pool *pool)
 {
     return pool->device;
 }
 
-tsi_stream *tsi_pool_queue(const tsi_pool *pool)
+TSI_STEP_PATH tsi_stream *tsi_pool_queue(const tsi_pool *pool)
 {
     return pool->queue;
 }

@@ -18,7 +18,7 @@
 enum { BODIES_MAX = 1024 };
 
 /* Zeroed. NULL: recorded. */
-static tsi_storage *body_take(tsi_pool *pool)
+static TSI_STEP_PATH tsi_storage *body_take(tsi_pool *pool)
 {
     tsi_shelf *shelf = pool ? tsi_pool_shelf(pool) : NULL;
     tsi_storage *storage = shelf ? shelf->storages : NULL;
@@ -46,7 +46,7 @@ static void body_put(tsi_shelf *shelf, tsi_storage *storage)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
+TSI_STEP_PATH tsi_storage *tsi_storage_create(tsi_pool *pool, size_t bytes, uint32_t tag)
 {
     tsi_storage *storage = body_take(pool);
     if (!storage) return NULL;
@@ -94,7 +94,7 @@ static void finish_outside(const tsi_storage *storage)
     (void)tsi_rank_device_sync(rank); /* what failed there is the rank's error */
 }
 
-void tsi_storage_release(tsi_storage *storage)
+TSI_STEP_PATH void tsi_storage_release(tsi_storage *storage)
 {
     if (!storage) return;
     /* The writes of every holder happen before the memory is reused. */
@@ -135,7 +135,7 @@ static TSI_COLD void tell_free(tsi_storage *storage)
     if (rank && rank == tsi_rank_current()) tsi_tell(rank, TSI_NEWS_FREE, storage);
 }
 
-void tsi_storage_empty(tsi_storage *storage)
+TSI_STEP_PATH void tsi_storage_empty(tsi_storage *storage)
 {
     if (!storage->pool || !storage->data) return;
     if (TSI_UNLIKELY(storage->watched)) tell_free(storage);

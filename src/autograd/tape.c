@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/text.h"
 #include "op/core/element.h"
 #include "op/core/list.h"
@@ -69,7 +70,7 @@ static void *state_create(ts_rank *rank)
     return NULL;
 }
 
-tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank)
+TSI_STEP_PATH tsi_autograd_state *tsi_autograd_state_of(ts_rank *rank)
 {
     tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
     if (TSI_LIKELY(state != NULL)) return state;
@@ -128,7 +129,7 @@ bool tsi_tape_link(ts_tape *tape, ts_tensor *t, int64_t node, int32_t output)
     return true;
 }
 
-tsi_leaf *tsi_leaf_of(const ts_tensor *t)
+TSI_STEP_PATH tsi_leaf *tsi_leaf_of(const ts_tensor *t)
 {
     const tsi_link *link = link_of(t);
     return link ? link->leaf : NULL;
@@ -284,7 +285,7 @@ bool tsi_tape_add_leaves(ts_tape *tape, int64_t number, tsi_leaf *const *leaf, i
     return true;
 }
 
-ts_tape *tsi_tape_recording(ts_rank *rank)
+TSI_STEP_PATH ts_tape *tsi_tape_recording(ts_rank *rank)
 {
     const tsi_autograd_state *state = tsi_slot_get(rank, TSI_SLOT_AUTOGRAD);
     if (!state || !state->recording) return NULL;

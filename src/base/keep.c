@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 
 const tsi_kept_kind tsi_kept_fence = { TSI_KEPT_FENCE, NULL };
 
@@ -54,7 +55,7 @@ static ts_status run_alone(const tsi_kept_work *work)
     return status;
 }
 
-ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work)
+TSI_STEP_PATH ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work)
 {
     if (!tsi_keeps(rank)) return run_alone(&work);
     tsi_kept *kept = rank->kept;

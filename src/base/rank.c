@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "base/log.h"
 
@@ -62,7 +63,7 @@ static TSI_COLD ts_status enter_slowly(ts_rank *rank)
                     (long long)rank->index, (long long)tsi_attached->index);
 }
 
-ts_status tsi_rank_enter(ts_rank *rank)
+TSI_STEP_PATH ts_status tsi_rank_enter(ts_rank *rank)
 {
     return rank != NULL && tsi_rank_is_ready(rank) ? TS_OK : enter_slowly(rank);
 }
@@ -92,8 +93,8 @@ void *tsi_world_slot(ts_world *world, tsi_slot slot, void *(*create)(ts_world *w
     return state;
 }
 
-void *tsi_rank_slot(ts_rank *rank, tsi_slot slot, void *(*create)(ts_rank *rank),
-                    void (*destroy)(void *state))
+TSI_STEP_PATH void *tsi_rank_slot(ts_rank *rank, tsi_slot slot, void *(*create)(ts_rank *rank),
+                                  void (*destroy)(void *state))
 {
     tsi_slot_state *s = &rank->slot[slot];
     void *state = atomic_load_explicit(&s->state, memory_order_relaxed);
@@ -213,7 +214,7 @@ void tsi_world_unmake(ts_world *world)
     tsi_log_flush();
 }
 
-ts_status ts_rank_status(const ts_rank *me)
+TSI_STEP_PATH ts_status ts_rank_status(const ts_rank *me)
 {
     if (me == NULL) return TS_ERR_NULL;
     return may_read(me) ? me->error.error.status : TS_ERR_THREAD;

@@ -70,7 +70,8 @@ void tsi_ring_destroy(tsi_ring *ring)
     tsi_free(ring);
 }
 
-static uint64_t write_event(tsi_ring *ring, const tsi_event *event, int64_t begin, int64_t end)
+static TSI_STEP_PATH uint64_t write_event(tsi_ring *ring, const tsi_event *event, int64_t begin,
+                                          int64_t end)
 {
     uint64_t number = atomic_fetch_add_explicit(&ring->last, 1, memory_order_relaxed) + 1;
     entry *e = &ring->entries[number & ring->mask];
@@ -89,12 +90,12 @@ static uint64_t write_event(tsi_ring *ring, const tsi_event *event, int64_t begi
     return number;
 }
 
-uint64_t tsi_ring_begin(tsi_ring *ring, const tsi_event *event)
+TSI_STEP_PATH uint64_t tsi_ring_begin(tsi_ring *ring, const tsi_event *event)
 {
     return ring != NULL ? write_event(ring, event, tsi_clock_ns(), 0) : 0;
 }
 
-void tsi_ring_end(tsi_ring *ring, uint64_t number, int64_t bytes)
+TSI_STEP_PATH void tsi_ring_end(tsi_ring *ring, uint64_t number, int64_t bytes)
 {
     if (ring == NULL || number == 0) return;
     entry *e = &ring->entries[number & ring->mask];

@@ -25,7 +25,7 @@ static const char *const reduce_table[TS_REDUCE_COUNT] = { "none",
 #undef REDUCE_ROW
 };
 
-size_t ts_dtype_size(ts_dtype dtype)
+TSI_STEP_PATH size_t ts_dtype_size(ts_dtype dtype)
 {
     return (unsigned)dtype < TS_DTYPE_COUNT ? dtype_table[dtype].bytes : 0;
 }
@@ -54,7 +54,7 @@ ts_reduce ts_reduce_parse(const char *text)
     return TS_REDUCE_NONE;
 }
 
-int64_t ts_shape_count(const ts_shape *shape)
+TSI_STEP_PATH int64_t ts_shape_count(const ts_shape *shape)
 {
     if (shape == NULL || shape->ndim < 0 || shape->ndim > TS_NDIM_MAX) return -1;
     bool empty = false;

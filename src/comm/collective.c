@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "array/array.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "comm/issue.h"
 
@@ -376,8 +377,9 @@ ts_status(ts_group_exchange)(ts_group *group, const ts_exchange *exchange,
     return issue_exchange(group, exchange, NULL, NULL, options);
 }
 
-ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
-                                 const ts_comm_options *options, tsi_standing **standing)
+TSI_STEP_PATH ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
+                                               const ts_comm_options *options,
+                                               tsi_standing **standing)
 {
     if (tsi_standing_serves(*standing, group, options))
         return tsi_standing_issue(*standing, options);

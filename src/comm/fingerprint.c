@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "base/hash.h"
 #include "comm/slots.h"
 
@@ -34,7 +35,7 @@ static uint64_t mix_shape(uint64_t hash, const tsi_fingerprint *print, int32_t f
     return tsi_hash_mix(hash, (uint64_t)print->ndim);
 }
 
-static uint64_t hash_common(const tsi_fingerprint *print, int32_t kind, int64_t root)
+static TSI_STEP_PATH uint64_t hash_common(const tsi_fingerprint *print, int32_t kind, int64_t root)
 {
     uint64_t hash = tsi_hash_mix(print->team, print->sequence);
     hash = tsi_hash_mix(hash, (uint64_t)kind << 32 | (uint64_t)(uint32_t)print->channel);
@@ -42,7 +43,7 @@ static uint64_t hash_common(const tsi_fingerprint *print, int32_t kind, int64_t 
     return tsi_hash_mix(hash, (uint64_t)root);
 }
 
-void tsi_fingerprint_seal(tsi_work *work)
+TSI_STEP_PATH void tsi_fingerprint_seal(tsi_work *work)
 {
     tsi_fingerprint *print = &work->print;
     int64_t size = work->team->size;
@@ -177,7 +178,8 @@ static int64_t rows_for(const tsi_block *block, const int64_t *rows, int64_t siz
 
 /* Does what `from` sends to `to` fit what `to` expects? Only rows can differ: row shapes are
  * hashed. */
-static bool pair_agrees(const tsi_work *from, const tsi_work *to, char *sentence, size_t size)
+static TSI_STEP_PATH bool pair_agrees(const tsi_work *from, const tsi_work *to, char *sentence,
+                                      size_t size)
 {
     int64_t members = from->team->size, sent = 0, expected = 0;
     switch ((tsi_comm_kind)from->print.kind) {
@@ -216,7 +218,8 @@ static bool pair_agrees(const tsi_work *from, const tsi_work *to, char *sentence
     return false;
 }
 
-bool tsi_work_agree(const tsi_work *mine, const tsi_work *theirs, char *sentence, size_t size)
+TSI_STEP_PATH bool tsi_work_agree(const tsi_work *mine, const tsi_work *theirs, char *sentence,
+                                  size_t size)
 {
     if (mine->print.hash != theirs->print.hash) {
         say(mine, theirs, difference(&mine->print, &theirs->print), sentence, size);

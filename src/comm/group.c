@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "comm/slots.h"
 
@@ -334,7 +335,7 @@ void tsi_seat_reset_all(tsi_comm_rank *comm)
     }
 }
 
-ts_status tsi_group_bind(ts_group *group)
+TSI_STEP_PATH ts_status tsi_group_bind(ts_group *group)
 {
     if (group->seat != NULL) return TS_OK;
     tsi_team *team = team_of(group);

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "comm/slots.h"
 
@@ -82,7 +83,7 @@ static void start_locked(tsi_helpers *helpers)
     tsi_rank_set_current(rank);
 }
 
-ts_status tsi_helpers_start(tsi_helpers *helpers)
+TSI_STEP_PATH ts_status tsi_helpers_start(tsi_helpers *helpers)
 {
     if (helpers->engine->progress == NULL || helpers->limit == 0) return TS_OK;
     if (atomic_load_explicit(&helpers->running, memory_order_acquire)) return TS_OK;

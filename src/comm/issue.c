@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "comm/again.h"
 
@@ -154,7 +155,7 @@ static uint32_t queue_of(const tsi_fingerprint *print)
 }
 
 /* `name`: kept by the ring. */
-static void begin_event(tsi_work *work, const char *kind_name, const char *name)
+static TSI_STEP_PATH void begin_event(tsi_work *work, const char *kind_name, const char *name)
 {
     ts_rank *rank = work->rank;
     tsi_event event = {
@@ -302,7 +303,7 @@ static ts_work *to_handle(tsi_call *call)
     return work;
 }
 
-static ts_status post(ts_work *work, const char *title, ts_work **out)
+static TSI_STEP_PATH ts_status post(ts_work *work, const char *title, ts_work **out)
 {
     const tsi_comm_rank *comm = work->comm;
     (void)tsi_helpers_start(&comm->world->helpers);
@@ -392,15 +393,15 @@ void tsi_standing_note(tsi_standing **standing, const tsi_call *call)
     *standing = s;
 }
 
-bool tsi_standing_serves(const tsi_standing *s, const ts_group *group,
-                         const ts_comm_options *options)
+TSI_STEP_PATH bool tsi_standing_serves(const tsi_standing *s, const ts_group *group,
+                                       const ts_comm_options *options)
 {
     return s && s->work.base.group == group && s->title == options->name && options->work &&
            s->work.base.print.channel == options->channel && !group->comm->batch_open &&
            !tsi_keeps(group->comm->rank);
 }
 
-ts_status tsi_standing_issue(tsi_standing *s, const ts_comm_options *options)
+TSI_STEP_PATH ts_status tsi_standing_issue(tsi_standing *s, const ts_comm_options *options)
 {
     tsi_work *work = &s->work.base;
     ts_group *group = work->group;

@@ -5,6 +5,7 @@
  *
  * INV: send_block(work of i, j) and recv_block(work of j, i) have the same shape, for every pair
  * (i, j) of members whose works agree; both say false when nothing goes from i to j. */
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "comm/engine.h"
 
@@ -157,7 +158,7 @@ static int64_t all_reduce_elements(const tsi_work *work)
     return slice * (size - 1) + (count - slice);
 }
 
-int64_t tsi_work_bytes_received(const tsi_work *work)
+TSI_STEP_PATH int64_t tsi_work_bytes_received(const tsi_work *work)
 {
     bool root = work->print.root == work->member;
     int64_t elements = 0, others = work->team->size - 1;

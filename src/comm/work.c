@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/thread.h"
 #include "comm/again.h"
 #include "device/moments.h"
@@ -85,7 +86,7 @@ static void unlink_work(ts_work *work)
     work->linked = false;
 }
 
-void tsi_work_link(ts_work *work)
+TSI_STEP_PATH void tsi_work_link(ts_work *work)
 {
     tsi_comm_rank *comm = work->comm;
     TSI_ASSERT(!work->linked && !work->on_stack);
@@ -272,7 +273,7 @@ static ts_status run_alone(ts_work *work)
     return status;
 }
 
-ts_status tsi_work_launch(ts_work *work)
+TSI_STEP_PATH ts_status tsi_work_launch(ts_work *work)
 {
     const tsi_comm_world *world = work->comm->world;
     if (runs_alone(work)) return report(work, run_alone(work));

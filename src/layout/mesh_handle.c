@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/error.h"
 #include "layout/mesh.h"
 #include "layout/slots.h"
@@ -115,7 +116,7 @@ ts_mesh *tsi_mesh_handle(ts_world *world, ts_rank *rank, tsi_mesh_desc *desc)
     return new_handle(world, rank, desc, NULL, NULL);
 }
 
-ts_mesh *ts_mesh_retain(ts_mesh *mesh)
+TSI_STEP_PATH ts_mesh *ts_mesh_retain(ts_mesh *mesh)
 {
     if (mesh) mesh->references++;
     return mesh;

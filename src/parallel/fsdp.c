@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/log.h"
 #include "parallel/unit.h"
 #include "tensor/prepared.h"
@@ -28,7 +29,7 @@ static bool in_backward(ts_rank *rank)
     return tsi_autograd_state_of(rank) && tsi_autograd_state_of(rank)->running;
 }
 
-static ts_status enter(tsi_unit *u, tsi_unit_phase phase)
+static TSI_STEP_PATH ts_status enter(tsi_unit *u, tsi_unit_phase phase)
 {
     TSI_TRY(tsi_units_find(u));
     if (phase == TSI_UNIT_FORWARD) TSI_TRY(tsi_unit_watch(u));
@@ -75,7 +76,7 @@ static int64_t nodes_of(ts_rank *rank)
     return tape ? tape->node_count : -1;
 }
 
-static ts_status forward_before(ts_module *m, void *context)
+static TSI_STEP_PATH ts_status forward_before(ts_module *m, void *context)
 {
     tsi_unit *u = context;
     tsi_watch w = tsi_watch_begin(u);
@@ -140,7 +141,7 @@ static ts_status end_forward(ts_module *m, tsi_unit *u)
     return tsi_unit_drop(u, reshard > 0 && !u->spares_backward); /* who would gather a part? */
 }
 
-static ts_status forward_after(ts_module *m, void *context)
+static TSI_STEP_PATH ts_status forward_after(ts_module *m, void *context)
 {
     tsi_unit *u = context;
     tsi_watch w = tsi_watch_begin(u);
@@ -149,7 +150,7 @@ static ts_status forward_after(ts_module *m, void *context)
     return status;
 }
 
-static ts_status backward_before(ts_module *m, void *context)
+static TSI_STEP_PATH ts_status backward_before(ts_module *m, void *context)
 {
     (void)m;
     tsi_unit *u = context;
@@ -183,7 +184,7 @@ static ts_status end_backward(ts_module *m, tsi_unit *u)
     return tsi_units_gather_later(u); /* some of its gradients did not come */
 }
 
-static ts_status backward_after(ts_module *m, void *context)
+static TSI_STEP_PATH ts_status backward_after(ts_module *m, void *context)
 {
     tsi_unit *u = context;
     tsi_watch w = tsi_watch_begin(u);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/keep.h"
 #include "op/core/common.h"
 #include "parallel/unit.h"
@@ -227,7 +228,7 @@ static ts_status look_and_gather(tsi_unit *u)
 }
 
 /* `ahead`: whether handles show their slices is asked when it is bound. */
-static ts_status gather(tsi_unit *u, bool ahead)
+static TSI_STEP_PATH ts_status gather(tsi_unit *u, bool ahead)
 {
     if (u->partly) TSI_TRY(tsi_unit_drop(u, false)); /* it is called once more in this backward */
     if (u->state != TSI_UNIT_CUT) return TS_OK;
@@ -239,12 +240,12 @@ static ts_status gather(tsi_unit *u, bool ahead)
     return TS_OK;
 }
 
-ts_status tsi_unit_gather(tsi_unit *u)
+TSI_STEP_PATH ts_status tsi_unit_gather(tsi_unit *u)
 {
     return gather(u, false);
 }
 
-ts_status tsi_unit_gather_ahead(tsi_unit *u)
+TSI_STEP_PATH ts_status tsi_unit_gather_ahead(tsi_unit *u)
 {
     for (; u; u = u->beside)
         TSI_TRY(gather(u, true));
@@ -269,7 +270,7 @@ static bool is_stale(const tsi_unit *u)
     return false;
 }
 
-ts_status tsi_unit_bind(tsi_unit *u)
+TSI_STEP_PATH ts_status tsi_unit_bind(tsi_unit *u)
 {
     if (u->state == TSI_UNIT_WHOLE) return TS_OK;
     if (u->state == TSI_UNIT_COMING && is_stale(u)) TSI_TRY(tsi_unit_drop(u, false));
@@ -347,7 +348,7 @@ static void let_other_go(tsi_unit_param *p)
 }
 
 /* The handle shows the shard again, on the unit's mesh whatever was written meanwhile. */
-static void leave_room(tsi_unit_param *p)
+static TSI_STEP_PATH void leave_room(tsi_unit_param *p)
 {
     tsi_unit *u = p->unit;
     ts_tensor *value = p->value;
@@ -405,7 +406,7 @@ static ts_status drop_failed(tsi_unit *u, int64_t count, ts_status status)
     return status;
 }
 
-ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
+TSI_STEP_PATH ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
 {
     if (u->state == TSI_UNIT_CUT) return TS_OK;
     bool whole = u->state == TSI_UNIT_WHOLE, changed = false;

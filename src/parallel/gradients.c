@@ -20,6 +20,7 @@
  *
  * INV: nothing is divided here: a loss is a sum over tokens, divided once by who makes it. */
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/keep.h"
 #include "parallel/unit.h"
 #include "tensor/prepared.h"
@@ -50,7 +51,7 @@ static bool has_half(const tsi_unit *u)
     return 2 * ready >= trained;
 }
 
-static ts_status leaf_complete(void *context)
+static TSI_STEP_PATH ts_status leaf_complete(void *context)
 {
     tsi_unit_param *p = context;
     tsi_unit *u = p->unit;
@@ -69,7 +70,7 @@ static ts_status leaf_complete(void *context)
 
 /* Parameters may be frozen and trained again between two steps. Leaves are far from each other in
  * memory: they are looked for when there are others. */
-ts_status tsi_unit_watch(tsi_unit *u)
+TSI_STEP_PATH ts_status tsi_unit_watch(tsi_unit *u)
 {
     const tsi_autograd_state *state = tsi_autograd_state_of(u->rank);
     if (!state) return ts_rank_status(u->rank);
@@ -231,7 +232,7 @@ static ts_status reduce_prepared(tsi_unit *u, bool *done)
 
 /* ---- reducing -------------------------------------------------------------------------------- */
 
-ts_status tsi_units_settle(tsi_units *all)
+TSI_STEP_PATH ts_status tsi_units_settle(tsi_units *all)
 {
     tsi_unit *u = all->reducing;
     bool at_work = tsi_watch_wait(all);
@@ -270,7 +271,7 @@ static ts_status reduce(tsi_unit *u)
     return status;
 }
 
-ts_status tsi_unit_reduce(tsi_unit *u)
+TSI_STEP_PATH ts_status tsi_unit_reduce(tsi_unit *u)
 {
     if (u->ready_count == 0) return TS_OK;
     if (u->all) TSI_TRY(tsi_units_settle(u->all));

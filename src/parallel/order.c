@@ -21,6 +21,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/log.h"
 #include "parallel/unit.h"
 
@@ -266,7 +267,7 @@ static ts_status look_along(tsi_units *all, tsi_unit_event event)
 /* Units of one shape look alike to an exchange: ranks that call them in different orders would mix
  * them up without a word. So they agree on each unit's first calls, and on those that come where
  * another one was expected; a rank that expects what the others do not is told by the exchange. */
-ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase)
+TSI_STEP_PATH ts_status tsi_units_agree(tsi_unit *u, tsi_unit_phase phase)
 {
     enum { FIRST_CALLS = 2 };
     const tsi_units *all = u->all;
@@ -347,7 +348,7 @@ static ts_status gather_ahead(tsi_unit *u, tsi_unit_phase phase, bool notes)
     return TS_OK;
 }
 
-ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
+TSI_STEP_PATH ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
 {
     tsi_units *all = u->all;
     all->later = all->until = NULL;
@@ -363,7 +364,7 @@ ts_status tsi_units_event(tsi_unit *u, tsi_unit_phase phase)
     return ahead->count > 0 ? TS_OK : gather_ahead(u, phase, notes);
 }
 
-bool tsi_units_turns(const tsi_unit *u)
+TSI_STEP_PATH bool tsi_units_turns(const tsi_unit *u)
 {
     const tsi_unit_order *order = u->all ? u->all->followed : NULL;
     if (!order || u->all->at >= order->count) return false;

@@ -23,6 +23,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "base/keep.h"
 #include "base/thread.h"
@@ -213,7 +214,7 @@ ts_status tsi_unit_alone(tsi_unit *u)
     return tsi_keep_work(u->rank, (tsi_kept_work){ be_alone, u, NULL, &tsi_kept_fence });
 }
 
-static ts_status count_gather(void *unit)
+static TSI_STEP_PATH ts_status count_gather(void *unit)
 {
     ((tsi_unit *)unit)->gathered++;
     return TS_OK;
@@ -222,7 +223,7 @@ static ts_status count_gather(void *unit)
 static const tsi_kept_kind last_kind = { TSI_KEPT_LAST, NULL };
 
 /* Nobody waits for a unit that shares nothing: no piece of a step that others stand behind. */
-ts_status tsi_unit_count_gather(tsi_unit *u)
+TSI_STEP_PATH ts_status tsi_unit_count_gather(tsi_unit *u)
 {
     if (!u->shared) return count_gather(u);
     return tsi_keep_work(u->rank, (tsi_kept_work){ count_gather, u, NULL, &last_kind });
@@ -249,7 +250,7 @@ static ts_status mark_queue(const tsi_unit *u, tsi_seat *own)
     return status;
 }
 
-static ts_status tell_released(tsi_unit *u, uint32_t count)
+static TSI_STEP_PATH ts_status tell_released(tsi_unit *u, uint32_t count)
 {
     if (!u->shared) return TS_OK;
     tsi_seat *own = &u->shared->seat[ts_group_index(u->group)];
@@ -260,13 +261,13 @@ static ts_status tell_released(tsi_unit *u, uint32_t count)
     return status;
 }
 
-static ts_status let_go(void *unit)
+static TSI_STEP_PATH ts_status let_go(void *unit)
 {
     tsi_unit *u = unit;
     return tell_released(u, u->gathered);
 }
 
-void tsi_unit_let_go(tsi_unit *u)
+TSI_STEP_PATH void tsi_unit_let_go(tsi_unit *u)
 {
     if (!u->shared) return;
     (void)tsi_keep_work(u->rank,

@@ -6,6 +6,7 @@
 #include "tensor/move.h"
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/rank.h"
 #include "comm/again.h"
 
@@ -15,7 +16,7 @@ enum { BODY_HOLDS = 32, BODIES_MAX = 8 };
 
 /* For *holds arrays at least; sets them to what there is room for, and its bytes. NULL: no memory,
  * not recorded. */
-static tsi_move *body_take(tsi_tensor_state *state, int32_t *holds, size_t *bytes)
+static TSI_STEP_PATH tsi_move *body_take(tsi_tensor_state *state, int32_t *holds, size_t *bytes)
 {
     bool kept = state && *holds <= BODY_HOLDS;
     tsi_move *move = kept ? state->spare_moves : NULL;
@@ -41,7 +42,7 @@ static void body_put(tsi_tensor_state *state, tsi_move *move)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
+TSI_STEP_PATH tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
 {
     size_t bytes;
     tsi_move *move = body_take(tsi_slot_get(rank, TSI_SLOT_TENSOR), &holds, &bytes);
@@ -54,19 +55,19 @@ tsi_move *tsi_move_create(ts_rank *rank, ts_work *work, int32_t holds)
     return move;
 }
 
-void tsi_move_take(tsi_move *move, tsi_array *array)
+TSI_STEP_PATH void tsi_move_take(tsi_move *move, tsi_array *array)
 {
     if (!array) return;
     TSI_ASSERT(move->hold_count < move->hold_capacity);
     move->hold[move->hold_count++] = array;
 }
 
-void tsi_move_hold(tsi_move *move, tsi_array *array)
+TSI_STEP_PATH void tsi_move_hold(tsi_move *move, tsi_array *array)
 {
     tsi_move_take(move, tsi_array_retain(array));
 }
 
-tsi_move *tsi_move_retain(tsi_move *move)
+TSI_STEP_PATH tsi_move *tsi_move_retain(tsi_move *move)
 {
     TSI_ASSERT(move->references > 0);
     move->references++;
@@ -133,7 +134,7 @@ static void let_go(tsi_move *move)
     if (move->done) move->done(move->context);
 }
 
-ts_status tsi_move_wait(tsi_move *move)
+TSI_STEP_PATH ts_status tsi_move_wait(tsi_move *move)
 {
     if (move->work) {
         move->status = ts_work_wait(move->work);
@@ -166,7 +167,7 @@ static bool may_end(const tsi_move *move)
     return !move->work || (!tsi_again_elsewhere(move->work) && tsi_work_test(move->work));
 }
 
-void tsi_move_release(tsi_move *move)
+TSI_STEP_PATH void tsi_move_release(tsi_move *move)
 {
     if (!move || --move->references > 0) return;
     if (!may_end(move)) {
@@ -210,7 +211,7 @@ void tsi_moves_release(tsi_tensor_state *state)
 /* ---- memory that peers read ------------------------------------------------------------------ */
 
 /* So that who writes finds it. */
-static void list_guarding(tsi_tensor_state *state, tsi_move *move)
+static TSI_STEP_PATH void list_guarding(tsi_tensor_state *state, tsi_move *move)
 {
     if (move->listed) return;
     while (state->moves && !state->moves->work) /* so that the list stays short */
@@ -227,7 +228,7 @@ void tsi_move_guard(tsi_move *move, const tsi_array *source)
     list_guarding(state, move);
 }
 
-void tsi_move_guard_held(tsi_move *move)
+TSI_STEP_PATH void tsi_move_guard_held(tsi_move *move)
 {
     tsi_tensor_state *state = tsi_slot_get(move->rank, TSI_SLOT_TENSOR);
     bool any = false;

@@ -249,8 +249,8 @@ ts_status tsi_prepared_make(ts_tensor *const *x, const ts_layout *const *to, int
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-bool tsi_prepared_fits(const tsi_prepared *p, ts_tensor *const *x, const ts_layout *const *to,
-                       int32_t count)
+TSI_STEP_PATH bool tsi_prepared_fits(const tsi_prepared *p, ts_tensor *const *x,
+                                     const ts_layout *const *to, int32_t count)
 {
     if (!p || p->count != count) return false;
     for (int32_t i = 0; i < count; i++) {
@@ -361,8 +361,8 @@ static tsi_move *hold_blocks(tsi_prepared *p, ts_work *work)
     return move;
 }
 
-ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_tensor *const *x,
-                           ts_tensor *const *variable)
+TSI_STEP_PATH ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_tensor *const *x,
+                                         ts_tensor *const *variable)
 {
     ts_work *work = NULL;
     TSI_TRY(tsi_rank_enter(p->rank));

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/text.h"
 #include "comm/again.h"
 #include "tensor/move.h"
@@ -55,7 +56,7 @@ static void frame_clear(tsi_tensor_state *state, int64_t frame, const ts_tensor 
 
 /* ---- the undo log ---------------------------------------------------------------------------- */
 
-bool tsi_scope_catching(const tsi_tensor_state *state)
+TSI_STEP_PATH bool tsi_scope_catching(const tsi_tensor_state *state)
 {
     for (int64_t i = state->frame_count - 1; i >= 0; i--)
         if (state->frame[i].catches) return true;

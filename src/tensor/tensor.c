@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "layout/slots.h"
 #include "tensor/body.h"
 #include "tensor/move.h"
@@ -380,8 +381,8 @@ static void let_value_go(tsi_tensor_state *state, ts_tensor *variable, tsi_undo 
 
 /* The variable gets value's layout and block; the old ones go to the undo log. It has the new ones
  * first: what goes may call its owner, who may look at the variable. */
-void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout, ts_dtype dtype,
-                     tsi_array *array, tsi_move *move)
+TSI_STEP_PATH void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout,
+                                   ts_dtype dtype, tsi_array *array, tsi_move *move)
 {
     TSI_ASSERT(variable->is_variable && array);
     tsi_tensor_state *state = tsi_slot_get(variable->rank, TSI_SLOT_TENSOR);
@@ -425,7 +426,7 @@ ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value)
     return ts_rank_status(rank);
 }
 
-ts_status tsi_tensor_ready(ts_tensor *t)
+TSI_STEP_PATH ts_status tsi_tensor_ready(ts_tensor *t)
 {
     if (TSI_LIKELY(!t->move)) return TS_OK;
     tsi_move *move = t->move;

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "comm/threads/threads.h"
 
 enum {
@@ -78,7 +79,7 @@ static void threads_close(void *state)
     tsi_free(engine);
 }
 
-tsi_hall *tsi_hall_of(tsi_threads *engine, tsi_team *team)
+TSI_STEP_PATH tsi_hall *tsi_hall_of(tsi_threads *engine, tsi_team *team)
 {
     tsi_hall *hall = atomic_load_explicit(&team->engine_state, memory_order_acquire);
     if (hall != NULL) return hall;
@@ -141,7 +142,7 @@ static ts_status start_collective(tsi_hall *hall, tsi_work *work)
     return tsi_fault_status(hall->engine);
 }
 
-static ts_status threads_start(void *state, tsi_work *work)
+static TSI_STEP_PATH ts_status threads_start(void *state, tsi_work *work)
 {
     tsi_threads *engine = state;
     if (TSI_UNLIKELY(tsi_threads_interrupted(engine))) tsi_fault_interrupted(engine, work->rank);

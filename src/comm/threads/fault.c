@@ -13,13 +13,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "comm/chain.h"
 #include "comm/threads/threads.h"
 
 enum { NAMED_MAX = 4 }; /* missing ranks that a sentence names */
 
-bool tsi_threads_faulty(const tsi_threads *engine)
+TSI_STEP_PATH bool tsi_threads_faulty(const tsi_threads *engine)
 {
     return atomic_load_explicit(&engine->faulty, memory_order_seq_cst) != 0;
 }
@@ -50,7 +51,7 @@ ts_status tsi_fault_status(const tsi_threads *engine)
     return engine->fault.status == TS_ERR_INTERRUPTED ? TS_ERR_INTERRUPTED : TS_ERR_PEER;
 }
 
-bool tsi_threads_interrupted(const tsi_threads *engine)
+TSI_STEP_PATH bool tsi_threads_interrupted(const tsi_threads *engine)
 {
     return atomic_load_explicit(&engine->world->interrupted, memory_order_seq_cst) != 0 &&
            !tsi_threads_faulty(engine);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/intmath.h"
 #include "comm/threads/threads.h"
 
@@ -155,7 +156,7 @@ bool tsi_lane_has_parts(tsi_lane *lane)
 
 /* Rings up to `most` members that sleep in this lane; true: there was one. One who sleeps elsewhere
  * would run no parts: *elsewhere is set, else it stays. */
-static bool ring_sleepers(tsi_lane *lane, int64_t most, bool *elsewhere)
+static TSI_STEP_PATH bool ring_sleepers(tsi_lane *lane, int64_t most, bool *elsewhere)
 {
     tsi_threads *engine = lane->hall->engine;
     const tsi_team *team = lane->hall->team;
@@ -197,7 +198,7 @@ bool tsi_lane_help(tsi_lane *lane, int64_t member)
 /* ---- a full meeting -------------------------------------------------------------------------- */
 
 /* Everybody is there and nobody leaves before it is decided, so the works can be compared. */
-static bool members_agree(tsi_lane *lane, tsi_meeting *m)
+static TSI_STEP_PATH bool members_agree(tsi_lane *lane, tsi_meeting *m)
 {
     int64_t size = lane->hall->team->size;
     bool pairs = m->work[0]->print.kind == TSI_COMM_ALL_TO_ALL;
@@ -287,7 +288,7 @@ static void open_parts(tsi_lane *lane, tsi_meeting *m, uint64_t sequence)
 
 /* Starts the operation whose turn it is, if all members are there; and those after it that are
  * small. */
-static void drive(tsi_lane *lane)
+static TSI_STEP_PATH void drive(tsi_lane *lane)
 {
     for (;;) {
         uint64_t sequence = atomic_load_explicit(&lane->head, memory_order_seq_cst);
@@ -316,7 +317,7 @@ static void drive(tsi_lane *lane)
 /* ---- arriving and withdrawing ---------------------------------------------------------------- */
 
 /* True: in. The last one does not drive here, because the caller may hold the lock. */
-static bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
+static TSI_STEP_PATH bool arrive(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
 {
     /* It serves this operation until this member, too, was there: see put_pending. */
     TSI_ASSERT(atomic_load_explicit(&m->turn, memory_order_seq_cst) >> 2 == work->print.sequence);
@@ -354,7 +355,7 @@ static bool put_pending(tsi_lane *lane, tsi_meeting *m, tsi_work *work)
     return !free;
 }
 
-bool tsi_lane_post(tsi_lane *lane, tsi_work *work)
+TSI_STEP_PATH bool tsi_lane_post(tsi_lane *lane, tsi_work *work)
 {
     tsi_meeting *m = meeting_of(lane, work->print.sequence);
     if (!is_open(m, work->print.sequence) && put_pending(lane, m, work)) return true;

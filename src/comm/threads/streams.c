@@ -22,6 +22,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "comm/threads/threads.h"
 #include "device/moments.h"
 
@@ -72,7 +73,7 @@ static void drop(const tsi_mover *mover, tsi_device_event **event)
     *event = NULL;
 }
 
-bool tsi_lane_one_stream(const tsi_lane *lane, const tsi_meeting *m)
+TSI_STEP_PATH bool tsi_lane_one_stream(const tsi_lane *lane, const tsi_meeting *m)
 {
     bool one = on_device(m);
     for (int64_t i = 0; i < lane->hall->team->size && one; i++)
@@ -81,7 +82,7 @@ bool tsi_lane_one_stream(const tsi_lane *lane, const tsi_meeting *m)
 }
 
 /* Parts in other streams than the first run behind what that one has. */
-void tsi_lane_parted(tsi_lane *lane, const tsi_meeting *m)
+TSI_STEP_PATH void tsi_lane_parted(tsi_lane *lane, const tsi_meeting *m)
 {
     const tsi_mover *first = &lane->mover[0];
     if (!on_device(m) || first->stream == NULL) return;
