@@ -65,7 +65,9 @@ if(TS_HARNESS)
   target_include_directories(nccl_stub PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(nccl_stub PRIVATE tessera_flags Threads::Threads rt)
   add_dependencies(tests nccl_stub tessera_nccl) # which tests load
-  # Tests that need a GPU: built by `gpu-tests`, run by scripts/gpu-check, no part of `tests`.
+  # Tests of the cuda module: built by `gpu-tests`, run by scripts/gpu-check where a GPU is, and part of `tests` on
+  # the simulated one.
+  include(cmake/simulated.cmake)
   if(TS_CUDA_FOUND)
     add_custom_target(gpu-tests DEPENDS tessera_cuda)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/*.c)
@@ -78,7 +80,15 @@ if(TS_HARNESS)
         TS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TS_BINARY_DIR="${CMAKE_BINARY_DIR}")
       target_link_libraries(${target} PRIVATE tessera_harness)
       add_dependencies(gpu-tests ${target})
+      if(TS_SIMULATED AND NOT name STREQUAL "rates")
+        add_test(NAME ${target} COMMAND ${target})
+        set_tests_properties(${target} PROPERTIES ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/tests/simulated)
+      endif()
     endforeach()
+    if(TS_SIMULATED)
+      add_custom_target(simulated-tests DEPENDS gpu-tests simulated_cuda simulated_lt)
+      add_dependencies(tests simulated-tests)
+    endif()
   endif()
 endif()
 

@@ -396,8 +396,9 @@ static void fold_dtype(test *t, const tsi_device *gpu, tsi_stream *stream, ts_dt
         for (int s = 0; s < SHAPES; s++)
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
                 for (int in_place = 0; in_place < 2; in_place++)
-                    check_fold(t, gpu, stream, &shapes[s], dtype, (ts_reduce)reduce, counts[c],
-                               in_place, target, source);
+                    if (test_tries(t))
+                        check_fold(t, gpu, stream, &shapes[s], dtype, (ts_reduce)reduce, counts[c],
+                                   in_place, target, source);
     }
     gpu_pair_drop(gpu, &target);
     for (int i = 0; i < SOURCES_MAX; i++)
@@ -514,16 +515,17 @@ TS_TEST(bytes_from_and_to_the_host)
 
 TS_TEST(streams_and_events)
 {
-    enum { COUNT = 1 << 24 };
+    const int64_t count = gpu_is_simulated() ? 1 << 16 : 1 << 24;
+    const size_t bytes = (size_t)count * 4;
     tsi_stream *first = NULL, *second = NULL;
     const tsi_device *gpu = gpu_open(t, &first);
     if (!gpu) return;
     TEST_OK(t, gpu->stream_create(gpu, &second));
     void *a = NULL, *b = NULL;
-    TEST_OK(t, gpu->buffer_alloc(gpu, COUNT * 4, &a));
-    TEST_OK(t, gpu->buffer_alloc(gpu, COUNT * 4, &b));
+    TEST_OK(t, gpu->buffer_alloc(gpu, bytes, &a));
+    TEST_OK(t, gpu->buffer_alloc(gpu, bytes, &b));
     tsi_block x = {
-        .data = a, .dtype = TS_DTYPE_F32, .ndim = 1, .extent = { COUNT }, .stride = { 1 }
+        .data = a, .dtype = TS_DTYPE_F32, .ndim = 1, .extent = { count }, .stride = { 1 }
     };
     tsi_block y = x;
     y.data = b;
@@ -539,18 +541,18 @@ TS_TEST(streams_and_events)
     TEST_OK(t, gpu->copy(gpu, &y, &x, second));
     TEST_OK(t, gpu->event_mark(gpu, second, &end));
     float last[2] = { 0, 0 };
-    TEST_OK(t, gpu->copy_out(gpu, last, (char *)b + (COUNT - 2) * 4, 8, second));
+    TEST_OK(t, gpu->copy_out(gpu, last, (char *)b + bytes - 8, 8, second));
     TEST_OK(t, gpu->stream_sync(gpu, second));
     TEST_CHECK(t, last[0] == value && last[1] == value);
     TEST_CHECK(t, gpu->event_done(gpu, end) && gpu->event_done(gpu, filled));
     double us = 0;
     TEST_OK(t, gpu->event_time(gpu, begin, end, &us));
-    TEST_SAY(t, us > 20 && us < 1e6, "20 fills and a copy took %g us", us);
+    TEST_SAY(t, us > 20 && (us < 1e6 || gpu_is_simulated()), "20 fills and a copy took %g us", us);
     gpu->event_destroy(gpu, begin);
     gpu->event_destroy(gpu, filled);
     gpu->event_destroy(gpu, end);
-    gpu->buffer_free(gpu, a, COUNT * 4);
-    gpu->buffer_free(gpu, b, COUNT * 4);
+    gpu->buffer_free(gpu, a, bytes);
+    gpu->buffer_free(gpu, b, bytes);
     gpu->stream_destroy(gpu, first);
     gpu->stream_destroy(gpu, second);
 }
@@ -558,15 +560,17 @@ TS_TEST(streams_and_events)
 /* Two streams that wait for each other by turns, with few events in all. */
 TS_TEST(events_are_recorded_again)
 {
-    enum { COUNT = 1 << 20, TURNS = 200 };
+    enum { TURNS = 200 };
+    const int64_t count = gpu_is_simulated() ? 1 << 10 : 1 << 20;
+    const size_t bytes = (size_t)count * 4;
     tsi_stream *stream[2] = { NULL, NULL };
     const tsi_device *gpu = gpu_open(t, &stream[0]);
     if (!gpu) return;
     TEST_OK(t, gpu->stream_create(gpu, &stream[1]));
     void *memory = NULL;
-    TEST_OK(t, gpu->buffer_alloc(gpu, COUNT * 4, &memory));
+    TEST_OK(t, gpu->buffer_alloc(gpu, bytes, &memory));
     tsi_block x = {
-        .data = memory, .dtype = TS_DTYPE_F32, .ndim = 1, .extent = { COUNT }, .stride = { 1 }
+        .data = memory, .dtype = TS_DTYPE_F32, .ndim = 1, .extent = { count }, .stride = { 1 }
     };
     float got = 0;
     for (int i = 0; i < TURNS; i++) {
@@ -579,10 +583,10 @@ TS_TEST(events_are_recorded_again)
         TEST_OK(t, gpu->event_wait(gpu, stream[1 - i % 2], shared));
         gpu->event_destroy(gpu, shared);
     }
-    TEST_OK(t, gpu->copy_out(gpu, &got, (char *)memory + (COUNT - 1) * 4, 4, stream[0]));
+    TEST_OK(t, gpu->copy_out(gpu, &got, (char *)memory + bytes - 4, 4, stream[0]));
     TEST_OK(t, gpu->stream_sync(gpu, stream[0]));
     TEST_SAY(t, got == TURNS - 1, "the last fill wrote %d, there is %g", TURNS - 1, (double)got);
-    gpu->buffer_free(gpu, memory, COUNT * 4);
+    gpu->buffer_free(gpu, memory, bytes);
     gpu->stream_destroy(gpu, stream[0]);
     gpu->stream_destroy(gpu, stream[1]);
 }
@@ -684,13 +688,16 @@ TS_TEST(kernels_keep_their_order)
     tsi_stream *stream = NULL;
     const tsi_device *gpu = gpu_open(t, &stream);
     if (!gpu) return;
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        if (counts[i] > 1 << 12 && gpu_leaves_out("the order of large kernels")) break;
         check_order(t, gpu, stream, counts[i]);
+    }
     gpu->stream_destroy(gpu, stream);
 }
 
 TS_TEST(more_than_31_bits)
 {
+    if (gpu_leaves_out("blocks of more than 31 bits")) return;
     const int64_t count = ((int64_t)1 << 31) + 77, bytes = 2 * count;
     tsi_stream *stream = NULL;
     const tsi_device *gpu = gpu_open(t, &stream);

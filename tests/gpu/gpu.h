@@ -22,6 +22,23 @@ static inline const tsi_device *gpu_open(test *t, tsi_stream **stream)
     return gpu && *stream ? gpu : NULL;
 }
 
+/* Whether the GPU is the simulated one (tests/gpu/simulated), which has no speed and little memory.
+ * What a test leaves out there it says. */
+static inline bool gpu_is_simulated(void)
+{
+    const tsi_device *gpu = NULL;
+    tsi_device_properties p = { .units = 0 };
+    if (tsi_module_device("cuda", &gpu) == TS_OK) gpu->properties(gpu, &p);
+    return strcmp(p.name, "simulated GPU") == 0;
+}
+
+static inline bool gpu_leaves_out(const char *what)
+{
+    bool simulated = gpu_is_simulated();
+    if (simulated) printf("the simulated GPU leaves out %s\n", what);
+    return simulated;
+}
+
 /* Memory on both sides with the same bytes. */
 typedef struct gpu_pair {
     char *host, *device;

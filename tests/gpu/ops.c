@@ -210,6 +210,7 @@ static ts_status large_products(ts_rank *me, void *context)
 /* Time decides among algorithms with the same bits alone: as without trials. */
 TS_TEST_LONG(trials_change_no_bits, 120)
 {
+    if (gpu_leaves_out("products that are large enough for trials")) return;
     (void)setenv("TESSERA_CUDA_MEMORY", "host", 1);
     tsi_stream *stream = NULL;
     const tsi_device *gpu = gpu_open(t, &stream);
@@ -370,6 +371,7 @@ static ts_status time_rows(ts_rank *me, void *context)
 
 TS_TEST_LONG(zz_rates, 300)
 {
+    if (gpu_leaves_out("rates")) return;
     static const ts_work_fn works[] = { time_products, time_rows };
     for (size_t i = 0; i < sizeof works / sizeof works[0]; i++) {
         char error[512] = "";

@@ -270,7 +270,7 @@ static void sweep_op(test *t, const tsi_op_desc *op, const ts_dtype *dtypes, int
         for (int32_t d = 0; d < count * WAYS; d++) {
             j.dtype = dtypes[d / WAYS];
             j.lies = (way)(d % WAYS);
-            sweep_case(t, &j, sum);
+            if (test_tries(t)) sweep_case(t, &j, sum);
         }
     }
 }
@@ -326,6 +326,7 @@ static ts_status huge_work(ts_rank *me, void *context)
 
 TS_TEST_LONG(operators_of_more_than_31_bits, 120)
 {
+    if (gpu_leaves_out("tensors of more than 31 bits")) return;
     double got[3] = { 0 };
     char error[512] = "";
     ts_status status =
