@@ -52,6 +52,7 @@ inline void fiber_make(fiber &f, void *stack, size_t bytes, void (*entry)())
 }
 inline void fiber_switch(fiber &from, fiber &to)
 {
+    from.begun = true; /* also one that nobody has made: the first of all */
     if (_setjmp(from.stopped)) return;
     if (to.begun) _longjmp(to.stopped, 1);
     to.begun = true;
