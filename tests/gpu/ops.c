@@ -4,6 +4,7 @@
 #include "gpu/gpu.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include "device/number.h"
 #include "tessera/op.h"
@@ -232,6 +233,60 @@ TS_TEST_LONG(trials_change_no_bits, 120)
     }
     gpu->stream_destroy(gpu, stream);
     (void)unsetenv("TESSERA_CUDA_MEMORY");
+}
+
+/* A product and its two gradients, of any size. */
+static ts_status small_products(ts_rank *me, void *context)
+{
+    products_of *out = context;
+    ts_mesh *mesh = ts_mesh_create(me, "x=*");
+    ts_tensor *x = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(64, 96));
+    ts_tensor *w = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(80, 96));
+    ts_tensor *y = randn(mesh, TS_DTYPE_BF16, TS_SHAPE(64, 80));
+    ts_tensor *made[FORMS] = { ts_linear(x, w, NULL), ts_einsum("tn,nk->tk", y, w),
+                               ts_einsum("tn,tk->nk", y, x) };
+    for (int f = 0; f < FORMS; f++)
+        out->value[f] = gpu_values(made[f], &out->count[f]);
+    return ts_rank_status(me);
+}
+
+/* With TESSERA_CUDA_TUNE=FILE every shape is tried, and gets a line; who has the file takes the
+ * same algorithms. */
+TS_TEST_LONG(trials_are_taken_from_a_file, 120)
+{
+    static char text[1 << 16];
+    char path[512];
+    tsi_stream *stream = NULL;
+    const tsi_device *gpu = gpu_open(t, &stream);
+    if (!gpu) return;
+    (void)setenv("TESSERA_CUDA_MEMORY", "host", 1);
+    (void)snprintf(path, sizeof path, "%s/products-%ld", TS_BINARY_DIR, (long)getpid());
+    (void)remove(path);
+    (void)setenv("TESSERA_CUDA_TUNE", path, 1);
+    products_of tried = { { NULL }, { 0 } }, again = { { NULL }, { 0 } };
+    gpu_launch(t, "cuda", 1, 7, small_products, &tried);
+    FILE *file = fopen(path, "r");
+    TEST_SAY(t, file != NULL, "%s is not there", path);
+    size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) (void)fclose(file);
+    int lines = 0;
+    for (size_t i = 0; i < length; i++)
+        lines += text[i] == '\n';
+    TEST_EQ(t, lines, FORMS);
+    (void)setenv("TESSERA_CUDA_TUNE", "off", 1);
+    TEST_OK(t, gpu->choices_take(gpu, text));
+    gpu_launch(t, "cuda", 1, 7, small_products, &again);
+    for (int f = 0; f < FORMS; f++) {
+        TEST_CHECK(t, tried.value[f] && again.value[f] &&
+                          memcmp(tried.value[f], again.value[f],
+                                 (size_t)again.count[f] * sizeof(double)) == 0);
+        free(tried.value[f]);
+        free(again.value[f]);
+    }
+    (void)remove(path);
+    (void)unsetenv("TESSERA_CUDA_TUNE");
+    (void)unsetenv("TESSERA_CUDA_MEMORY");
+    gpu->stream_destroy(gpu, stream);
 }
 
 /* ---- rates ----------------------------------------------------------------------------------- */

@@ -11,6 +11,8 @@
 typedef std::function<CUresult()> simulated_work;
 __attribute__((visibility("default"))) CUresult simulated_enqueue(CUstream stream,
                                                                   simulated_work work);
+/* Work that runs says that it took so much longer, for events with a time. */
+__attribute__((visibility("default"))) void simulated_takes(double seconds);
 /* Whether so many bytes from there on are of one piece of the GPU's memory. */
 __attribute__((visibility("default"))) bool simulated_holds(const void *at, size_t bytes);
 

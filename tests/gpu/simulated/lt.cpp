@@ -2,8 +2,8 @@
 /* lt.cpp - libcublasLt of the simulated GPU: the functions that product_library.h of the module
  * asks for. Products are loops, with sums in f32 (f64 of f64), and run late, as the stream says.
  *
- * Of three proposals the second has the bits of the first, and the third, which adds up the inner
- * dim in two halves, has not.
+ * Of three proposals each says that it is faster than the one before. The second has the bits of
+ * the first; the third, which adds up the inner dim in two halves, has not.
  *
  * INV: what the library may refuse is refused: a matrix off the alignment that was promised for it,
  * an algorithm that was proposed for another problem, a matrix outside of the GPU's memory. */
@@ -105,6 +105,7 @@ struct call {
     void *to;
     double alpha, beta;
     int64_t halves;
+    double takes; /* seconds, for events */
 };
 
 /* Column j of op(x) for all j, one after another; op(x) is rows by columns. */
@@ -153,6 +154,7 @@ CUresult run(const call &x)
 {
     for (int32_t batch = 0; batch < x.d.batch; batch++)
         x.p.wide ? multiply<double>(x, batch) : multiply<float>(x, batch);
+    simulated_takes(x.takes);
     return CUDA_SUCCESS;
 }
 
@@ -350,7 +352,8 @@ CALL cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alp
                d,
                0,
                0,
-               algo.which == PROPOSALS - 1 ? HALVES : 1 };
+               algo.which == PROPOSALS - 1 ? HALVES : 1,
+               1e-3 * (double)(PROPOSALS - algo.which) };
     x.alpha = x.p.wide ? *(const double *)alpha : (double)*(const float *)alpha;
     x.beta = x.p.wide ? *(const double *)beta : (double)*(const float *)beta;
     if (!fits(x.p, x.a, x.b, x.d) || algo.problem != problem_of(x.p, x.a, x.b, x.c))
