@@ -135,7 +135,8 @@ TS_TEST(groups_refused)
         const char *said, *words;
     } rows[] = {
         { "*norn*: decay=0", "no parameter matches \"*norn*\"" },
-        { "*norm*: decai=0", "expected rate=NUMBER, decay=NUMBER or frozen, found \"decai=0\"" },
+        { "*norm*: decai=0",
+          "expected rate=NUMBER, decay=NUMBER, adamw or frozen, found \"decai=0\"" },
         { "*norm*: rate=-1", "found \"rate=-1\"" },
         { "*norm*", "expected \"pattern: value\"" },
         { "*norm*:", "found \"\"" },
