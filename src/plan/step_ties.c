@@ -220,7 +220,8 @@ void tsi_ties_release(tsi_ties *ties)
 ts_status tsi_list_permute(tsi_step_list *list, const int32_t *order)
 {
     size_t bytes = (size_t)list->action_count * sizeof *list->action;
-    tsi_action *moved = tsi_alloc(bytes + 1);
+    if (list->action_count == 0) return TS_OK;
+    tsi_action *moved = tsi_alloc(bytes);
     if (!moved) return tsi_fail_memory("a new order", bytes);
     for (int32_t i = 0; i < list->action_count; i++)
         moved[i] = list->action[order[i]];
