@@ -234,7 +234,7 @@ static void check_row(test *t, const ts_json *all, const ts_json *row, const cha
  * each. */
 TS_TEST_RANKS(muon_is_that_of_pytorch, 1, 2)
 {
-    static char text[1 << 15];
+    static _Thread_local char text[1 << 15];
     ts_json_document *document = NULL;
     FILE *file = fopen(TS_SOURCE_DIR "/tests/golden/muon.json", "r");
     TEST_CHECK(t, file != NULL);
