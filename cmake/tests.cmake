@@ -78,6 +78,7 @@ if(TS_HARNESS)
       set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
       target_compile_definitions(${target} PRIVATE
         TS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TS_BINARY_DIR="${CMAKE_BINARY_DIR}")
+      target_include_directories(${target} SYSTEM PRIVATE ${TS_CUDA_INCLUDE})
       target_link_libraries(${target} PRIVATE tessera_harness)
       add_dependencies(gpu-tests ${target})
       if(TS_SIMULATED AND NOT name STREQUAL "rates")
