@@ -296,8 +296,10 @@ TS_TEST_RANKS(kernels_along_a_dim, 1, 2)
 /* The same over several dims, and norms over several: whatever the strides, nothing declines. */
 TS_TEST_RANKS(kernels_over_several_dims, 1, 2)
 {
-    static const char *const names[] = { "argmax",        "argmin",    "var",      "std",
-                                         "count_nonzero", "logsumexp", "rms_norm", "layer_norm" };
+    static const char *const names[] = { "argmax",      "argmin",        "var",
+                                         "std",         "count_nonzero", "logsumexp",
+                                         "vector_norm", "rms_norm",      "layer_norm" };
+    static const double powers[] = { 2, 1, 0, 3, 0.5, (double)INFINITY };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F16 };
     const ts_shape shape = TS_SHAPE(7, 33, 20, 3), inner = TS_SHAPE(20, 3);
     const ts_shape shapes[] = { shape, inner, inner };
@@ -305,14 +307,17 @@ TS_TEST_RANKS(kernels_over_several_dims, 1, 2)
     for (size_t k = 0; k < TSI_COUNT_OF(names); k++)
         for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
             for (int how = 0; how < SPREADS; how++) {
-                call c = call_of(names[k], k < 6 ? 1 : (int32_t)k - 4, shapes, dtypes[d]);
+                call c = call_of(names[k], k < 7 ? 1 : (int32_t)k - 5, shapes, dtypes[d]);
                 if (k < 2)
                     set_dims(&c, -1, 0, 0); /* the flattened tensor */
-                else if (k < 6)
+                else if (k < 7)
                     set_dims(&c, 2, how % 2, 3);
                 else
                     ((tsi_norm_attributes *)(void *)c.attributes)->normalized =
                         (tsi_dims){ .count = 2, .value = { 20, 3 } };
+                if (k == 6)
+                    ((tsi_reduce_attributes *)(void *)c.attributes)->p =
+                        powers[((size_t)how + d) % TSI_COUNT_OF(powers)];
                 TEST_CHECK(t, infer(&c));
                 run_both(t, &c, (spread)how, &n);
             }
@@ -363,6 +368,30 @@ TS_TEST_RANKS(kernels_of_a_step, 1, 2)
             repeat_with_threads(t, &c);
         }
     TEST_SAY(t, n.fast > 40, "only %lld calls were fast", (long long)n.fast);
+}
+
+/* beta c + alpha a b, c whole or one row for all. */
+TS_TEST_RANKS(products_with_factors, 1, 2)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16, TS_DTYPE_F64 };
+    static const double factors[][2] = { { 2.0315, -4.775 }, { 1, 3.4445 }, { -0.5, 1 }, { 2, 0 } };
+    const ts_shape shapes[][3] = { { TS_SHAPE(7, 601), TS_SHAPE(7, 33), TS_SHAPE(33, 601) },
+                                   { TS_SHAPE(601), TS_SHAPE(7, 33), TS_SHAPE(33, 601) },
+                                   { TS_SHAPE(3, 1), TS_SHAPE(3, 2), TS_SHAPE(2, 5) } };
+    counts n = { 0, 0 };
+    for (size_t d = 0; d < TSI_COUNT_OF(dtypes); d++)
+        for (size_t f = 0; f < TSI_COUNT_OF(factors); f++)
+            for (size_t s = 0; s < TSI_COUNT_OF(shapes); s++) {
+                call c = call_of("addmm", 3, shapes[s], dtypes[d]);
+                const ts_number both[] = { tsi_number_real(factors[f][0]),
+                                           tsi_number_real(factors[f][1]) };
+                memcpy(c.attributes, both, sizeof both);
+                TEST_CHECK(t, infer(&c));
+                for (int how = 0; how < SPREADS; how++)
+                    run_both(t, &c, (spread)how, &n);
+                repeat_with_threads(t, &c);
+            }
+    TEST_EQ(t, n.declined, 0);
 }
 
 /* Infinities, NaN and huge numbers come out as the references give them. */

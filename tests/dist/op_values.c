@@ -142,6 +142,9 @@ static const value_row rows[] = {
     { "vector_norm", "{\"p\": 0.5}", "f64[2] 1 4", "f64[] 9" },
     { "vector_norm", "{\"p\": -1}", "f64[2] 2 inf", "f64[] 2" },
     { "vector_norm", "{\"p\": 2}", "f64[2] 3 -4", "f64[] 5" },
+    { "vector_norm", "{}", "f32[3] 1 -inf 2", "f32[] inf" },
+    { "vector_norm", "{}", "f32[3] 1 nan inf", "f32[] nan" },
+    { "vector_norm", "{\"p\": 1}", "f64[3] 1 -inf 2", "f64[] inf" },
     { "logsumexp", "{}", "f32[3] -inf -inf -inf", "f32[] -inf" },
     { "logsumexp", "{}", "f32[3] 1 inf -inf", "f32[] inf" },
     { "logsumexp", "{}", "f32[3] 1 inf nan", "f32[] nan" },
@@ -468,6 +471,31 @@ TS_TEST_RANKS(slopes_of_exponents, 1)
     ts_tape_begin(t->me);
     TEST_OK(t, ts_grad(ts_sum(ts_power(base, exponent), NULL, 0, 0), &exponent, 1, &slope));
     is(t, "power", slope, "f64[3] nan 0 1.3862943611198906");
+}
+
+/* Powers of the elements are beyond the numbers of a dtype, the norm is not. */
+TS_TEST_RANKS(norms_whose_powers_do_not_fit, 1)
+{
+    static const struct {
+        const char *in;
+        double p, scale;
+        const char *want; /* times scale */
+    } row[] = { { "f64[2] 3e200 -4e200", 2, 1e-200, "f64[] 5" },
+                { "f64[3] 3e-200 0 -4e-200", 2, 1e200, "f64[] 5" },
+                { "f64[3] 3e150 -4e150 5e150", 3, 1e-150, "f64[] 6" },
+                { "f64[2] 1e-300 1e-300", 0.5, 1e300, "f64[] 4" },
+                { "f64[2] 0 0", 2, 1, "f64[] 0" },
+                { "f32[2] 3e38 -1e37", 2, 1e-38, "f32[] 3.0016662" },
+                { "f32[2] 3e-40 -4e-40", 2, 1e38, "f32[] 0.05" },
+                { "f32[3] 3e20 -4e20 5e20", 3, 1e-20, "f32[] 6" },
+                { "bf16[2] 1e38 1e38", 1, 1e-38, "bf16[] 1.9921875" } };
+    ts_mesh *mesh = ts_mesh_self(t->me);
+    for (size_t i = 0; i < TSI_COUNT_OF(row); i++) {
+        ts_norm_options options = TS_INIT(ts_norm_options);
+        options.p = row[i].p;
+        ts_tensor *y = ts_vector_norm(given(mesh, row[i].in, "R"), &options);
+        is(t, row[i].in, ts_mul_scalar(y, row[i].scale), row[i].want);
+    }
 }
 
 /* The gradient of the second input in its own bits, where the first has fewer. */

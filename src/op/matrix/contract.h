@@ -43,7 +43,11 @@ ts_status tsi_contract_reference(const tsi_contraction *contraction, bool accumu
 
 /* The operators that are contractions, by one way to contract: the loops make them references, a
  * backend's product makes them its kernels. */
-ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract); /* matmul.c */
+/* out = alpha out + beta added, of reals. */
+typedef void (*tsi_blend_fn)(const tsi_kernel_io *io, const tsi_block *added, double alpha,
+                             double beta);
+ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract,
+                         tsi_blend_fn blend /* NULL: as the reference does */); /* matmul.c */
 ts_status tsi_einsum_by(const tsi_kernel_io *io, tsi_contract_fn contract);
 /* As ts_einsum of two. Wide: narrow factors give f32, sums that were never rounded. `scatter`: the
  * dim along which a result that is a pending sum is cut (chunks.h); -1: it stays. */
@@ -56,6 +60,8 @@ static inline ts_tensor *tsi_einsum_wide(const char *equation, ts_tensor *a, ts_
 /* `onto` plus the products of an equation of plain letters (matmul.c); in its place if nobody else
  * sees it, and then it is what is returned. */
 ts_tensor *tsi_einsum_onto(ts_tensor *onto, const char *equation, ts_tensor *a, ts_tensor *b);
+/* beta added + alpha a b. */
+ts_tensor *tsi_addmm(ts_tensor *added, ts_tensor *a, ts_tensor *b, double alpha, double beta);
 /* The product of two matrices, written where `out` lies. */
 ts_status tsi_mm_into(ts_tensor *a, ts_tensor *b, ts_tensor *out);
 

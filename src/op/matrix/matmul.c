@@ -286,7 +286,7 @@ static void blend_bias(const tsi_block *out, const tsi_block *bias, const added_
     }
 }
 
-ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
+ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract, tsi_blend_fn blend)
 {
     const product_form *form = io->op->family;
     ts_meta in[3];
@@ -301,7 +301,14 @@ ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
     const added_attributes *a = factors_of(io->op, io->attributes);
     if (!is_one(&a->alpha) || !is_one(&a->beta)) {
         TSI_TRY(contract(&problem, false));
-        if (!tsi_dry(io->rank)) blend_bias(&io->out[0].block, &io->in[form->bias].block, a);
+        const tsi_block *bias = &io->in[form->bias].block;
+        bool real = tsi_dtype_category((ts_dtype)bias->dtype) == TSI_CATEGORY_REAL &&
+                    tsi_dtype_category((ts_dtype)io->out[0].block.dtype) == TSI_CATEGORY_REAL;
+        if (tsi_dry(io->rank)) return TS_OK;
+        if (blend && real)
+            blend(io, bias, a->alpha.real, a->beta.real);
+        else
+            blend_bias(&io->out[0].block, bias, a);
         return TS_OK;
     }
     bool there = io->in_place && form->bias == 0; /* the bias is the result's own block */
@@ -311,7 +318,7 @@ ts_status tsi_product_by(const tsi_kernel_io *io, tsi_contract_fn contract)
 
 static ts_status product_reference(const tsi_kernel_io *io)
 {
-    return tsi_product_by(io, tsi_contract_reference);
+    return tsi_product_by(io, tsi_contract_reference, NULL);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -696,6 +703,13 @@ ts_tensor *(ts_linear_scatter)(ts_tensor *x, ts_tensor *weight, ts_tensor *bias,
     attributes.chunks.scatter = dim;
     ts_tensor *y = tsi_op_make(&tsi_op_linear, (ts_tensor *[]){ x, weight }, 2, &attributes);
     return y && bias ? (ts_add)(y, bias) : y;
+}
+
+ts_tensor *tsi_addmm(ts_tensor *added, ts_tensor *a, ts_tensor *b, double alpha, double beta)
+{
+    ts_tensor *in[] = { added, a, b };
+    const added_attributes factors = { tsi_number_real(alpha), tsi_number_real(beta) };
+    return tsi_op_make(&tsi_op_addmm, in, 3, &factors);
 }
 
 ts_tensor *(ts_addmm)(ts_tensor *bias, ts_tensor *a, ts_tensor *b)

@@ -8,6 +8,7 @@
 
 /* Any dtype, any strides; those without fast products go through the plain loops. */
 ts_status tsi_cpu_contract(const tsi_contraction *contraction, bool accumulate);
+void tsi_cpu_blend(const tsi_kernel_io *io, const tsi_block *added, double alpha, double beta);
 /* tsi_kernels.rows_alone. */
 bool tsi_cpu_rows_alone(ts_dtype dtype);
 

@@ -161,12 +161,12 @@ static bool run_small(const tsi_kernel_io *io, bool turned)
 
 ts_status tsi_cpu_product(const tsi_kernel_io *io)
 {
-    return run_small(io, false) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
+    return run_small(io, false) ? TS_OK : tsi_product_by(io, tsi_cpu_contract, tsi_cpu_blend);
 }
 
 ts_status tsi_cpu_linear(const tsi_kernel_io *io)
 {
-    return run_small(io, true) ? TS_OK : tsi_product_by(io, tsi_cpu_contract);
+    return run_small(io, true) ? TS_OK : tsi_product_by(io, tsi_cpu_contract, tsi_cpu_blend);
 }
 
 ts_status tsi_cpu_einsum(const tsi_kernel_io *io)
@@ -176,5 +176,5 @@ ts_status tsi_cpu_einsum(const tsi_kernel_io *io)
 
 ts_status tsi_cpu_einsum_add(const tsi_kernel_io *io)
 {
-    return tsi_product_by(io, tsi_cpu_contract);
+    return tsi_product_by(io, tsi_cpu_contract, tsi_cpu_blend);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c - sum, mean, prod, amax, amin, any, all, powers and sum_to as reductions (reduction.h)
- * over rows or columns. */
+/* reduce.c - sum, mean, prod, amax, amin, any, all, powers, norms and sum_to as reductions
+ * (reduction.h) over rows or columns. */
 #include "op/reduce/reduce.h"
 
 #include <math.h>
@@ -108,6 +108,13 @@ int64_t tsi_fold_two_i64(tsi_fold fold, int64_t a, int64_t b)
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
+double tsi_reduce_finish(const tsi_reduction *r, double total)
+{
+    if (r->divide != 1.0) total /= r->divide;
+    if (r->root == 0.0 || r->root == 1.0) return total;
+    return r->root == 2.0 ? sqrt(total) : pow(total, 1.0 / r->root);
+}
+
 static void map_all(const tsi_reduction *r, double *x, int64_t count)
 {
     if (r->map == TSI_MAP_NONZERO)
@@ -116,6 +123,9 @@ static void map_all(const tsi_reduction *r, double *x, int64_t count)
     else if (r->power == 1.0)
         for (int64_t i = 0; i < count; i++)
             x[i] = fabs(x[i]);
+    else if (r->power == 2.0)
+        for (int64_t i = 0; i < count; i++)
+            x[i] *= x[i];
     else
         for (int64_t i = 0; i < count; i++)
             x[i] = pow(fabs(x[i]), r->power);
@@ -138,7 +148,7 @@ typedef struct way {
     tsi_fold fold;
     bool mean;
     tsi_reduce_map map;
-    double power;
+    double power, root;
 } way;
 
 /* out_dim[d]: the result's dim of input dim d, or -1: it is reduced. */
@@ -158,6 +168,7 @@ static ts_status reduce(const tsi_kernel_io *io, const int32_t *out_dim, const w
     r.map = w->map;
     r.power = w->power;
     r.divide = divide;
+    r.root = w->root;
     r.start = r.set->fold_f64[w->fold](NULL, 0);
     r.start_i64 = r.set->fold_i64[w->fold](NULL, 0);
     int64_t in_size = (int64_t)ts_dtype_size(r.in_dtype);
@@ -250,6 +261,36 @@ ts_status tsi_cpu_powsum(const tsi_kernel_io *io)
     if (a->p == 2.0) return by_attributes(io, (way){ .fold = TSI_BY_SQUARES });
     tsi_reduce_map map = a->p == 0.0 ? TSI_MAP_NONZERO : TSI_MAP_POWER;
     return by_attributes(io, (way){ .fold = TSI_BY_SUM, .map = map, .power = a->p });
+}
+
+/* Whether no total of powers was beyond the numbers of f64, or so small that it has lost digits. */
+static bool powers_fit(const tsi_block *norm, double p)
+{
+    double most = pow(1e290, 1.0 / p);
+    tsi_loop loop = tsi_loop_over(norm);
+    for (bool more = tsi_loop_begin(&loop); more; more = tsi_loop_next(&loop)) {
+        double value = tsi_block_real(norm, loop.at[0]);
+        if (value < 1.0 / most || value > most) return false;
+    }
+    return true;
+}
+
+/* The root of plain powers. The reference divides by the largest element first, so that powers do
+ * not overflow: those of narrow numbers do not in f64, and of f64 the result tells. */
+ts_status tsi_cpu_vector_norm(const tsi_kernel_io *io)
+{
+    enum { NARROW_MOST = 6 }; /* the power that f64 holds of the smallest f32, and of the largest */
+    const tsi_reduce_attributes *a = io->attributes;
+    bool wide = io->in[0].block.dtype == TS_DTYPE_F64;
+    if (a->p == 0.0 || isinf(a->p)) return tsi_cpu_powsum(io);
+    if (tsi_dtype_category((ts_dtype)io->in[0].block.dtype) != TSI_CATEGORY_REAL || a->p < 0 ||
+        (!wide && a->p > NARROW_MOST))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    ts_status status = by_attributes(
+        io, (way){ .fold = TSI_BY_SUM, .map = TSI_MAP_POWER, .power = a->p, .root = a->p });
+    if (status == TS_OK && wide && !tsi_dry(io->rank) && !powers_fit(&io->out[0].block, a->p))
+        return (ts_status)TSI_KERNEL_DECLINED;
+    return status;
 }
 
 /* Truths are counted as whole numbers. */

@@ -35,8 +35,9 @@ typedef struct tsi_reduction {
     tsi_fold fold;
     bool columns;
     tsi_reduce_map map;
-    double power;         /* of TSI_MAP_POWER: |x|^power */
-    double divide, start; /* start: the identity, also as an integer */
+    double power;        /* of TSI_MAP_POWER: |x|^power */
+    double divide, root; /* of what is stored: total / divide, total^(1 / root); 0: no root */
+    double start;        /* the identity, also as an integer */
     int64_t start_i64;
     int64_t rows_per_chunk, pieces,
         chunks;    /* pieces: of a row; chunks per result (or row of results) */
@@ -47,6 +48,8 @@ typedef struct tsi_reduction {
 void tsi_reduce_offsets(const tsi_reduce_dims *x, int64_t index, int64_t *in, int64_t *out);
 /* Elements of the row or column as `compute` and mapped: where they lie, or in the tile. */
 const void *tsi_reduce_take(const tsi_reduction *r, const char *from, int64_t count, void *tile);
+/* What is stored of a total. */
+double tsi_reduce_finish(const tsi_reduction *r, double total);
 double tsi_fold_two(tsi_fold fold, double a, double b);
 int64_t tsi_fold_two_i64(tsi_fold fold, int64_t a, int64_t b);
 

@@ -109,9 +109,8 @@ static void store_columns(const tsi_reduction *r, char *to, void *total, int64_t
         return;
     }
     double *real = total;
-    if (r->divide != 1.0)
-        for (int64_t i = 0; i < width; i++)
-            real[i] /= r->divide;
+    for (int64_t i = 0; i < width; i++)
+        real[i] = tsi_reduce_finish(r, real[i]);
     tsi_scatter(r->out_dtype, to, r->out_stride, TS_DTYPE_F64, real, width);
 }
 

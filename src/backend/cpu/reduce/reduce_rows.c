@@ -72,7 +72,7 @@ static int64_t fold_block_i64(const tsi_reduction *r, const char *from, int64_t 
 
 static void store_real(const tsi_reduction *r, char *to, double value)
 {
-    tsi_store_real(r->out_dtype, to, r->divide != 1.0 ? value / r->divide : value);
+    tsi_store_real(r->out_dtype, to, tsi_reduce_finish(r, value));
 }
 
 /* A task of rows is one chunk of one result: some rows of the gone dims, or a piece of one row. A
@@ -185,9 +185,8 @@ static void take_rows(const tsi_reduction *r, int64_t begin, int64_t rows)
     else
         r->set->rows_bf16[r->fold](total, (const uint16_t *)(const void *)from, r->kept.in[0] / 2,
                                    rows, r->length);
-    if (r->divide != 1.0)
-        for (int64_t i = 0; i < rows; i++)
-            total[i] /= r->divide;
+    for (int64_t i = 0; i < rows; i++)
+        total[i] = tsi_reduce_finish(r, total[i]);
     tsi_scatter(r->out_dtype, r->out + begin * r->kept.out[0], r->kept.out[0], TS_DTYPE_F64, total,
                 rows);
 }
