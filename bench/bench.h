@@ -37,6 +37,7 @@ ts_status bench_launch(int64_t threads, int64_t ranks,
 typedef struct bench_step_options {
     const char *model, *device, *dtype; /* device NULL: the world's; dtype of products */
     const char *moments;                /* of AdamW: f32 (NULL) or bf16 */
+    const char *optimizer;              /* adamw (NULL) or muon, which is put beside it */
     int64_t rows, context;              /* 0: those of the size */
     int64_t warmup, seconds;
     const char *mesh; /* units of fsdp on it, ranks as threads; NULL: one rank */

@@ -9,7 +9,8 @@
  *   by kind     a few steps in a world of its own that waits after every operator
  *
  * The tokens are random, four batches in turn, and lie on the device before the first step. The
- * work is that of a run: forward, backward, the total norm, clipping, AdamW. */
+ * work is that of a run: forward, backward, the total norm, clipping, AdamW; with --optimizer muon
+ * Muon, after a world of the same steps by AdamW. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,6 +44,7 @@ typedef struct step_bench {
     int64_t rows, context;
     ts_dtype compute, moments; /* 0: f32 */
     int64_t ranks;
+    bool muon;    /* this world trains by it */
     bool by_kind; /* this world waits after every operator */
     /* answers */
     int64_t steps;
@@ -188,13 +190,30 @@ static ts_model *model_make(const step_bench *b, ts_mesh *mesh)
     return model;
 }
 
+static ts_muon_options muon_of(const step_bench *b)
+{
+    ts_muon_options options = TS_INIT(ts_muon_options);
+    options.lr = 1e-4;
+    options.weight_decay = 0.1;
+    options.dtype = (int32_t)b->compute;
+    options.moments = (int32_t)b->moments;
+    return options;
+}
+
+static ts_optimizer *optimizer_make(const step_bench *b, ts_module *root)
+{
+    if (!b->muon)
+        return ts_adamw_create(root, TS_OPTIONS(ts_adamw_options, .lr = 1e-4, .weight_decay = 0.1,
+                                                .moments = (int32_t)b->moments));
+    ts_muon_options options = muon_of(b);
+    return ts_muon_create(root, &options);
+}
+
 static ts_status trainee_make(const step_bench *b, ts_rank *me, ts_mesh *mesh, trainee *t)
 {
     t->model = model_make(b, mesh);
     if (t->model == NULL) return ts_rank_status(me);
-    t->optimizer = ts_adamw_create(ts_model_module(t->model),
-                                   TS_OPTIONS(ts_adamw_options, .lr = 1e-4, .weight_decay = 0.1,
-                                              .moments = (int32_t)b->moments));
+    t->optimizer = optimizer_make(b, ts_model_module(t->model));
     for (int64_t i = 0; i < BATCHES; i++) {
         t->ids[i] = batch_of(b, t, 2 * i);
         t->labels[i] = batch_of(b, t, 2 * i + 1);
@@ -213,6 +232,7 @@ static ts_status run_rank(ts_rank *me, step_bench *b)
             .struct_size = sizeof shape, .rows = b->rows, .context = b->context, .moments = 2
         };
         shape.moment_dtype = (int32_t)b->moments;
+        if (b->muon) shape.muon = muon_of(b);
         status = ts_train_estimate(t.model, &shape, &b->cost);
     }
     ts_step_destroy(t.step);
@@ -321,14 +341,23 @@ static void add_hot(bench_lines *lines, const step_bench *b)
     }
 }
 
-static void add_run(bench_lines *lines, const step_bench *b)
+static double rate_of(const step_bench *b)
 {
-    double tokens = (double)(b->steps * b->rows * b->context), rate = tokens / b->seconds;
+    return (double)(b->steps * b->rows * b->context) / b->seconds;
+}
+
+/* `adamw`: the same steps by it; 0: these are they. */
+static void add_run(bench_lines *lines, const step_bench *b, double adamw)
+{
+    double rate = rate_of(b);
     const ts_train_cost *c = &b->cost;
     double estimate =
         (double)(c->weight_bytes + c->gradient_bytes + c->optimizer_bytes + c->activation_bytes);
-    bench_line_note(bench_lines_add(lines, "tokens/s", rate, "tokens"), "%lld steps in %.2f s",
-                    (long long)b->steps, b->seconds);
+    bench_line *tokens = bench_lines_add(lines, "tokens/s", rate, "tokens");
+    if (adamw > 0)
+        bench_line_floor(tokens, adamw, "the same steps by AdamW");
+    else
+        bench_line_note(tokens, "%lld steps in %.2f s", (long long)b->steps, b->seconds);
     bench_lines_add(lines, "ms", b->seconds * 1e3 / (double)b->steps, "a step");
     if (b->options.replay)
         bench_line_note(bench_lines_add(lines, "", (double)b->recorded.works, "works of a replay"),
@@ -376,10 +405,18 @@ static int run_both(step_bench *b, bool json)
 {
     bench_lines *lines = calloc(1, sizeof *lines);
     step_bench *kinds = malloc(sizeof *kinds);
-    int code = lines && kinds ? launch(b) : cli_fail("bench train", "out of memory");
+    double adamw = 0;
+    int code = lines && kinds ? 0 : cli_fail("bench train", "out of memory");
     bool by_kind = !b->options.rate_only;
+    if (code == 0 && b->muon) {
+        *kinds = *b;
+        kinds->muon = false;
+        code = launch(kinds);
+        if (code == 0) adamw = rate_of(kinds);
+    }
+    if (code == 0) code = launch(b);
     if (code == 0) {
-        add_run(lines, b);
+        add_run(lines, b, adamw);
         *kinds = *b;
         kinds->by_kind = true;
         kinds->seconds = 0;
@@ -403,9 +440,14 @@ int bench_step(const bench_step_options *options, bool json)
     if (compute != TS_DTYPE_BF16 && compute != TS_DTYPE_F32)
         return cli_fail_usage("bench train", "--dtype: expected bf16 or f32, found \"%s\"",
                               options->dtype);
+    const char *optimizer = options->optimizer ? options->optimizer : "adamw";
+    if (strcmp(optimizer, "adamw") != 0 && strcmp(optimizer, "muon") != 0)
+        return cli_fail_usage("bench train", "--optimizer: expected adamw or muon, found \"%s\"",
+                              optimizer);
     step_bench *b = calloc(1, sizeof *b);
     if (b == NULL) return cli_fail("bench train", "out of memory");
     b->options = *options;
+    b->muon = strcmp(optimizer, "muon") == 0;
     b->ranks = 1;
     if (options->mesh && cli_mesh_ranks(options->mesh, &b->ranks) != TS_OK) {
         free(b);

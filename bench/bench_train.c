@@ -350,11 +350,12 @@ typedef struct asked {
 /* Options that go with others; -1: they do. */
 static int check_together(const asked *a)
 {
-    bool of_model =
-        a->step.device != NULL || a->step.moments != NULL || a->step.replay || a->step.rate_only;
+    bool of_model = a->step.device != NULL || a->step.moments != NULL ||
+                    a->step.optimizer != NULL || a->step.replay || a->step.rate_only;
     if (a->step.model == NULL && of_model)
         return cli_fail_usage("bench train",
-                              "--device, --moments, --replay and --rate-only go with --model");
+                              "--device, --moments, --optimizer, --replay and --rate-only go with "
+                              "--model");
     bool of_mesh = a->pair.against != NULL || a->pair.pairs != 0 || a->recompute || a->reshard ||
                    a->pair.topology != NULL;
     if (of_mesh && (a->pair.mesh == NULL || a->step.model != NULL))
@@ -381,6 +382,8 @@ static int parse(asked *a, int argc, char **argv)
         CLI_TEXT("model", &a->step.model, "SIZE", "tiny, 134m, 1b or moe: its steps alone"),
         CLI_TEXT("device", &a->step.device, "NAME", "with --model: cpu, queue, cuda, auto"),
         CLI_TEXT("moments", &a->step.moments, "NAME", "with --model: of AdamW, f32 or bf16"),
+        CLI_TEXT("optimizer", &a->step.optimizer, "NAME",
+                 "with --model: adamw, or muon with products in --dtype, beside adamw"),
         CLI_FLAG("replay", &a->step.replay, "with --model: record a step, measure it run again"),
         CLI_FLAG("rate-only", &a->step.rate_only, "with --model: no times by kind"),
         CLI_INT("warmup", &a->warmup, 1, 1000,

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps in PyTorch, written for it: what `tessera bench train --model NAME` is compared with.
 
-    bench/rival/train.py [--model tiny|134m|1b] [--seconds 2] [--warmup 8] [--mode graphs|default] [--json]
+    bench/rival/train.py [--model tiny|134m|1b] [--seconds 2] [--warmup 8] [--mode graphs|default]
+                         [--optimizer adamw|muon] [--json]
 
 The same work: f32 weights, gradients and moments, products in bf16 (autocast), causal attention
 without a mask tensor, the loss inside the compiled region, the total norm and clipping, fused AdamW,
-one update a batch. `graphs` compiles with CUDA graphs. Without PyTorch or a GPU it says so and exits
+one update a batch. `muon`: torch.optim.Muon for the blocks' matrices, AdamW for the others. `graphs` compiles with CUDA graphs. Without PyTorch or a GPU it says so and exits
 with 3.
 """
 import argparse
@@ -85,14 +86,24 @@ def build(torch, size):
     return Llama().cuda()
 
 
-def run(torch, name, seconds, warmup, mode):
+def optimizers(torch, model, kind):
+    others = dict(lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    if kind == "adamw":
+        return [torch.optim.AdamW(model.parameters(), **others)]
+    matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
+    inside = {id(p) for p in matrices}
+    return [torch.optim.Muon(matrices, lr=1e-4, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW([p for p in model.parameters() if id(p) not in inside], **others)]
+
+
+def run(torch, name, seconds, warmup, mode, kind):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.manual_seed(1)
     size = SIZES[name]
     vocab, rows, context = size[5], size[6], size[7]
     model = build(torch, size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    updates = optimizers(torch, model, kind)
     compiled = torch.compile(model, mode="max-autotune-no-cudagraphs" if mode == "autotune" else
                              "reduce-overhead" if mode == "graphs" else "default")
     batches = [torch.randint(vocab, (2, rows, context), device="cuda") for _ in range(4)]
@@ -105,8 +116,9 @@ def run(torch, name, seconds, warmup, mode):
             loss = compiled(ids, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for update in updates:
+            update.step()
+            update.zero_grad(set_to_none=True)
         return loss
 
     order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -129,7 +141,7 @@ def run(torch, name, seconds, warmup, mode):
     weights = layers * (hidden * head * (2 * heads + 2 * groups) + 3 * hidden * inner) + hidden * vocab
     flops = 6 * weights + 6 * layers * hidden * context
     rate = count * rows * context / spent
-    return {"rival": f"torch {torch.__version__} {mode}", "model": name, "tokens_per_second": rate,
+    return {"rival": f"torch {torch.__version__} {mode} {kind}", "model": name, "tokens_per_second": rate,
             "step_ms": 1e3 * spent / count, "tflops": rate * flops * 1e-12,
             "peak_MiB": torch.cuda.max_memory_allocated() / 2**20, "loss": loss.item()}
 
@@ -140,6 +152,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--warmup", type=int, default=8)
     parser.add_argument("--mode", default="graphs", choices=["graphs", "default", "autotune"])
+    parser.add_argument("--optimizer", default="adamw", choices=["adamw", "muon"])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     try:
@@ -150,7 +163,7 @@ def main():
     if not torch.cuda.is_available():
         print("rival: PyTorch sees no GPU", file=sys.stderr)
         return 3
-    out = run(torch, options.model, options.seconds, options.warmup, options.mode)
+    out = run(torch, options.model, options.seconds, options.warmup, options.mode, options.optimizer)
     if options.json:
         print(json.dumps(out))
     else:

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "nn/optimizer.h"
 #include "op/core/list.h"
+#include "op/matrix/contract.h"
 #include "tensor/scope.h"
 
 #define EPSILON 1e-7 /* of the norm that a direction is divided by */
@@ -299,18 +300,14 @@ static ts_status make_directions(ts_optimizer *o, tsi_muon *u, bool controlled)
 
 /* ---- Newton and Schulz ----------------------------------------------------------------------- */
 
-/* x A + (b A A^T + c (A A^T)^2) x of the quintic whose coefficients are Keller Jordan's: singular
+/* a x + (b x x^T + c (x x^T)^2) x of the quintic whose coefficients are Keller Jordan's: singular
  * values go to between 0.7 and 1.2 in five rounds. */
 static ts_tensor *round_of(ts_tensor *x)
 {
     const double a = 3.4445, b = -4.7750, c = 2.0315;
-    ts_tensor *square = ts_linear(x, x, NULL), *sum = ts_matmul(square, square);
-    if (!sum || ts_foreach_mul_scalar((ts_list){ &sum, 1 }, c, NULL) != TS_OK) return NULL;
-    if (ts_foreach_add((ts_list){ &sum, 1 }, (ts_list){ &square, 1 }, b, NULL) != TS_OK)
-        return NULL;
-    ts_tensor *y = ts_matmul(sum, x);
-    if (!y || ts_foreach_add((ts_list){ &y, 1 }, (ts_list){ &x, 1 }, a, NULL) != TS_OK) return NULL;
-    return y;
+    ts_tensor *square = ts_linear(x, x, NULL);
+    ts_tensor *sum = square ? tsi_addmm(square, square, square, c, b) : NULL;
+    return sum ? tsi_addmm(x, sum, x, 1.0, a) : NULL;
 }
 
 /* The matrix [m, n] of this rank alone becomes orthogonal where it lies. */

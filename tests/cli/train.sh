@@ -282,6 +282,10 @@ says bench_recompute_nothing 2 '--recompute 0' "$tessera" bench train --mesh fsd
 says bench_against_nothing 2 'go with --mesh' "$tessera" bench train --against dp=2
 says bench_dtype_of_nothing 2 'goes with --mesh or --model' "$tessera" bench train --dtype f64
 says bench_pairs_of_model 2 'and without --model' "$tessera" bench train --model tiny --mesh dp=2 --pairs 3
+says bench_optimizer_nobody 2 'expected adamw or muon, found "lion"' "$tessera" bench train --model tiny \
+    --optimizer lion
+says bench_optimizer_of_nothing 2 '--optimizer, --replay and --rate-only go with' "$tessera" bench train \
+    --optimizer muon
 says verify_no_plan 2 'there is no plan and no file "nope"' "$tessera" verify model "$root/tests/golden/models/llama" \
     --plan nope
 says bench_start 0 'dp=2: from the start to the first step' "$tessera" bench train --start --mesh dp=2
