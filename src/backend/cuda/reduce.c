@@ -239,6 +239,7 @@ static int64_t start_of(int32_t op, ts_dtype dtype)
 typedef struct wish {
     int32_t op, after;
     double divide, power;
+    bool wide; /* in f64, whatever the dtype */
 } wish;
 
 static void fill_args(const tsi_kernel_io *io, const split *s, const wish *w, compute how,
@@ -276,7 +277,7 @@ static ts_status reduce(const tsi_kernel_io *io, uint32_t mask, const int64_t *s
     if (tsi_block_count(out) == 0) return TS_OK;
     split s;
     tsi_cuda_reduce_args args;
-    compute how = compute_of(io, w.op, w.divide == 1.0);
+    compute how = w.wide ? IN_F64 : compute_of(io, w.op, w.divide == 1.0);
     split_make(&s, in, mask, stride, NULL);
     fill_args(io, &s, &w, how, &args);
     TSI_TRY(tsi_cuda_enter(io->queue->cuda));
@@ -382,11 +383,23 @@ ts_status tsi_cuda_logsumexp(const tsi_kernel_io *io)
                   (wish){ .op = TSI_CUDA_EXPONENTIALS, .divide = 1, .after = TSI_CUDA_ITS_LOG });
 }
 
-/* Counts and extremes are sums of powers; others are scaled by the largest size. */
+/* Counts and extremes are sums of powers; so are others whose powers f64 holds, of the smallest and
+ * the largest f32. The rest is scaled by the largest size. */
 ts_status tsi_cuda_vector_norm(const tsi_kernel_io *io)
 {
+    enum { NARROW_MOST = 6 };
     const tsi_reduce_attributes *a = io->attributes;
     if (a->p == 0.0 || isinf(a->p)) return over_dims(io, TSI_CUDA_POWER, false);
+    if (tsi_cuda_is_narrow(io->in[0].block.dtype) && a->p > 0 && a->p <= NARROW_MOST) {
+        int64_t stride[TS_NDIM_MAX] = { 0 };
+        result_strides(&io->in[0].block, &io->out[0].block, mask_of(a), a->keepdim, stride);
+        return reduce(io, mask_of(a), stride,
+                      (wish){ .op = TSI_CUDA_POWER,
+                              .after = TSI_CUDA_ITS_NORM,
+                              .divide = 1,
+                              .power = a->p,
+                              .wide = true });
+    }
     return around(
         io, a, (wish){ .op = TSI_CUDA_POWER, .divide = 1, .power = (double)INFINITY },
         (wish){ .op = TSI_CUDA_NORM, .divide = 1, .power = a->p, .after = TSI_CUDA_ITS_NORM });

@@ -139,10 +139,12 @@ template <typename R> __device__ inline R load_term(const tsi_cuda_reduce_args &
     }
 }
 
-/* The norm of a sum of scaled powers; the largest element where it says all. */
+/* The norm of a sum of powers: of plain ones, or of scaled ones, where the largest element may say
+ * all. */
 template <typename R>
 __device__ inline double norm_of(const tsi_cuda_reduce_args &a, int64_t result, double sum)
 {
+    if (!a.center) return a.power == 2.0 ? sqrt(sum) : pow(sum, 1.0 / a.power);
     double top = (double)((const R *)a.center)[result];
     if (top == 0 || (isinf(top) && a.power > 0)) return top;
     return (double)center_of<R>(a, result) * pow(sum, 1.0 / a.power);
