@@ -90,6 +90,31 @@ static ts_tensor *make_swiglu_back(ts_mesh *m, ts_dtype d)
                               randn(m, d, TS_SHAPE(64, 128)));
 }
 
+/* Drawn by global index: the same on both sides. */
+static ts_tensor *make_dropout(ts_mesh *m, ts_dtype d)
+{
+    return ts_dropout(randn(m, d, TS_SHAPE(5, 203)), 0.25);
+}
+
+static ts_tensor *make_rope(ts_mesh *m, ts_dtype d)
+{
+    return ts_rope(randn(m, d, TS_SHAPE(2, 3, 9, 64)), randn(m, d, TS_SHAPE(11, 64)));
+}
+
+static ts_tensor *make_embedding(ts_mesh *m, ts_dtype d)
+{
+    ts_tensor *ids = ts_randint(m, TS_DTYPE_I64, TS_SHAPE(3, 33), "R",
+                                TS_OPTIONS(ts_random_options, .high = 50));
+    return ts_embedding(randn(m, d, TS_SHAPE(50, 73)), ids);
+}
+
+static ts_tensor *make_add_rows(ts_mesh *m, ts_dtype d)
+{
+    ts_tensor *wide = randn(m, d, TS_SHAPE(33, 256));
+    return ts_add(ts_narrow(wide, 1, (ts_interval){ 0, 128 }),
+                  ts_narrow(wide, 1, (ts_interval){ 128, 256 }));
+}
+
 static ts_tensor *make_rms_norm(ts_mesh *m, ts_dtype d)
 {
     return ts_rms_norm(randn(m, d, TS_SHAPE(33, 768)), randn(m, d, TS_SHAPE(768)), 1e-5);
@@ -127,6 +152,10 @@ static const struct {
     { "gelu", make_gelu },
     { "swiglu", make_swiglu },
     { "swiglu_backward", make_swiglu_back },
+    { "dropout", make_dropout },
+    { "rope", make_rope },
+    { "embedding", make_embedding },
+    { "add of rows that lie apart", make_add_rows },
     { "rms_norm", make_rms_norm },
     { "rms_norm of odd rows", make_rms_norm_odd },
     { "softmax", make_softmax },

@@ -16,8 +16,8 @@ static const int64_t lengths[] = { 1,    8,     33,    96,    100,   256,   264,
                                    1001, 1024,  1032,  2048,  2056,  4096,  4104, 8192,
                                    8200, 16384, 16392, 32000, 32768, 32776, 40000 };
 enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
-enum { ELEMENTS = 1 << 18, ELEMENTS_SIMULATED = 1 << 15, ROWS_MAX = 4500 };
-enum { PLACES = 16, MORE_NORMS = 20, RESULTS = 22 };
+enum { ELEMENTS = 1 << 18, ELEMENTS_SIMULATED = 1 << 12, ROWS_MAX = 4500 };
+enum { PLACES = 16, MORE_NORMS = 20, ADDED = 22, RESULTS = 26 };
 
 static const char *const names[RESULTS] = { "softmax",
                                             "log_softmax",
@@ -40,7 +40,11 @@ static const char *const names[RESULTS] = { "softmax",
                                             "max of rows",
                                             "place of min of rows",
                                             "layer_norm_backward, dw",
-                                            "layer_norm_backward, db" };
+                                            "layer_norm_backward, db",
+                                            "add_rms_norm",
+                                            "add_rms_norm, the sum",
+                                            "add_rms_norm_backward, dx",
+                                            "add_rms_norm_backward, dw" };
 
 typedef struct asked {
     ts_dtype dtype, weights;
@@ -80,6 +84,13 @@ static void norms(ts_rank *me, asked *a, ts_mesh *m, ts_tensor *x, ts_tensor *w,
     keep(a, 6, out[0]);
     keep(a, MORE_NORMS, out[1]);
     keep(a, MORE_NORMS + 1, out[2]);
+    ts_tensor *sum = NULL, *added[5] = { in[0], x, x, w, in[3] };
+    keep(a, ADDED, ts_add_rms_norm(x, in[0], w, 1e-5, &sum));
+    if (sum) keep(a, ADDED + 1, sum);
+    if (ts_op_call_json(ts_op_find(me, "add_rms_norm_backward"), added, 5, NULL, out) != TS_OK)
+        return;
+    keep(a, ADDED + 2, out[0]);
+    keep(a, ADDED + 3, out[1]);
 }
 
 /* Gradients of any numbers, as if they were results: both sides get the same. */

@@ -255,11 +255,24 @@ CALL cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int val
     return CUDA_SUCCESS;
 }
 
+/* SIMULATED_RAN=FILE: the file gets the name of each kernel that ran, once a process. */
+static void note(const simulated_kernel *kernel)
+{
+    static std::set<const simulated_kernel *> noted;
+    const char *path = getenv("SIMULATED_RAN");
+    if (!path || !noted.insert(kernel).second) return;
+    FILE *file = fopen(path, "a");
+    if (!file) return;
+    (void)fprintf(file, "%s\n", kernel->name);
+    (void)fclose(file);
+}
+
 static CUresult run_kernel(const simulated_launch &launch)
 {
     static const CUresult results[] = { CUDA_SUCCESS, CUDA_ERROR_ILLEGAL_ADDRESS,
                                         CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_LAUNCH_FAILED };
     char sentence[sizeof fault_sentence];
+    note(launch.kernel);
     simulated_end end = simulated_run(launch, sentence, sizeof sentence);
     return end == SIMULATED_DONE ? CUDA_SUCCESS : complain(results[end], sentence);
 }

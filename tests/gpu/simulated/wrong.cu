@@ -26,6 +26,24 @@ TSI_KERNEL(wrong_no_barrier, wrong_args)
     a.to[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
 }
 
+/* Each warp leaves its number and all read all of them, twice: a warp may leave the second one
+ * while others still read. */
+TSI_KERNEL(wrong_no_second_barrier, wrong_args)
+{
+    __shared__ float shared[8];
+    int warp = threadIdx.x / 32;
+    float sum = 0;
+    for (int round = 0; round < 2; round++) {
+        float x = a.from[round * 8 + warp]; /* 0 .. 7, 8 .. 15 */
+        x = __shfl_xor_sync(0xffffffffu, x, 1);
+        if (threadIdx.x % 32 == 0) shared[warp] = x;
+        __syncthreads();
+        for (int w = 0; w < 8; w++)
+            sum += shared[w];
+    }
+    a.to[threadIdx.x] = sum == 120 ? a.from[blockDim.x - 1 - threadIdx.x] : -1;
+}
+
 TSI_KERNEL(wrong_unwritten, wrong_args)
 {
     __shared__ float shared[256];
