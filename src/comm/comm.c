@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/intmath.h"
+#include "base/keep.h"
 #include "base/log.h"
 #include "comm/slots.h"
 #include "device/moments.h"
@@ -98,6 +99,24 @@ void *tsi_comm_engine_state(const ts_world *world)
 {
     tsi_comm_world *comm = tsi_comm_of_world(world);
     return comm != NULL ? comm->engine_state : NULL;
+}
+
+bool tsi_comm_follows(ts_rank *rank, int32_t device)
+{
+    const tsi_comm_rank *comm = tsi_comm_of_rank(rank);
+    if (comm == NULL || comm->no_following || tsi_keeps(rank)) return false;
+    const tsi_engine *engine = comm->world->engine;
+    const tsi_rank_device *mine = tsi_slot_get(rank, TSI_SLOT_DEVICE);
+    bool own = mine != NULL && mine->device->dlpack_type == device;
+    bool early = own && engine->copies_early != NULL &&
+                 engine->copies_early(comm->world->engine_state, mine->device);
+    return !early;
+}
+
+void tsi_comm_follow_nothing(ts_rank *rank, bool nothing)
+{
+    tsi_comm_rank *comm = tsi_comm_of_rank(rank);
+    if (comm != NULL) comm->no_following = nothing;
 }
 
 void tsi_comm_helpers_limit(ts_world *world, int32_t count)

@@ -85,6 +85,18 @@ ts_status tsi_group_exchange_own(ts_group *group, const ts_exchange *exchange,
 /* One that is in flight goes when it is complete. Accepts NULL. */
 void tsi_standing_destroy(tsi_standing *standing);
 
+/* Does an operation take its bytes only when those before it in its channel have ended here, so
+ * that one that reads what another writes may be issued while that is in flight? Not where an
+ * engine copies memory of the device when an operation starts, nor in a step that is recorded,
+ * where a wait is a piece of work of its own. Ranks may differ in it: nothing that is issued does.
+ */
+bool tsi_comm_follows(ts_rank *rank, int32_t device);
+/* For tests: from now on as if none did, or again as it is. */
+void tsi_comm_follow_nothing(ts_rank *rank, bool nothing);
+/* `before` was issued before `work` on the same rank: who waits for `work` waits for both, in this
+ * order, and gets the first failure. */
+void tsi_work_behind(ts_work *work, ts_work *before /* takes; or NULL */);
+
 /* ---- reading peers' memory where it lies ----------------------------------------------------- */
 /* Can the members read each other's host memory? Then all of them can. In a world without data:
  * would they? Nothing is lent there. */

@@ -10,9 +10,10 @@
  * but this header and the host table it is given.
  *
  * INV: every operation of a (group, channel) is complete on all members before the next one of that
- * channel moves data; a work is complete only when no peer will read this rank's blocks any more.
- * For memory of devices both hold in the order of queues: the bytes move behind `ready` of every
- * member, and what a rank's queue gets after ts_work_wait runs behind `done`. */
+ * channel moves data (but see copies_early); a work is complete only when no peer will read this
+ * rank's blocks any more. For memory of devices both hold in the order of queues: the bytes move
+ * behind `ready` of every member, and what a rank's queue gets after ts_work_wait runs behind
+ * `done`. */
 #ifndef TSI_COMM_ENGINE_H
 #define TSI_COMM_ENGINE_H
 
@@ -261,6 +262,9 @@ typedef struct tsi_engine {
     /* (the same) It gives that up, after waited_ms, or since that rank is gone (0): works of all
      * end with TS_ERR_PEER and a sentence that names who did not come, and `doing`. */
     void (*unmet)(void *state, ts_rank *rank, int64_t peer, int64_t waited_ms, const char *doing);
+    /* (optional) Does start copy memory of that device, so that an operation has its bytes from
+     * before those of its channel that have not ended? Default: no. */
+    bool (*copies_early)(void *state, const tsi_device *device);
 } tsi_engine;
 
 /* The structs that an engine in a module shares with the core (base/rank.h has the last two). */

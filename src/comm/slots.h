@@ -51,6 +51,7 @@ typedef struct tsi_comm_rank {
     bool batch_open;
     bool left;                  /* tsi_comm_leave was called */
     bool no_loans;              /* as if peers' memory could not be read */
+    bool no_following;          /* as if no operation could follow another one */
     struct tsi_window *windows; /* of groups (window.h) */
 } tsi_comm_rank;
 
@@ -71,6 +72,7 @@ struct ts_work {
     tsi_work base;
     tsi_comm_rank *comm;
     ts_work *previous, *next; /* in comm->flight; next also in comm->spare and comm->batch */
+    ts_work *before;          /* waited for with this one, and first; linked as any other */
     void *kept;               /* copies of rows and parts */
     ts_work *inside;          /* a batch: its operations, linked by next; base is unused then */
     struct again *again;      /* of a step that is recorded: what issues it once more (again.c) */

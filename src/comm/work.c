@@ -106,6 +106,7 @@ void tsi_work_put(ts_work *work)
         tsi_work_put(one);
     }
     unlink_work(work);
+    work->before = NULL;
     tsi_work_absorb(&work->base);
     tsi_free(work->base.error);
     work->base.error = NULL;
@@ -359,13 +360,8 @@ static ts_status check_thread(const ts_work *work)
                     (long long)rank->index);
 }
 
-ts_status ts_work_wait(ts_work *work)
+static ts_status wait_alone(ts_work *work)
 {
-    if (work == NULL) {
-        ts_rank *rank = tsi_rank_current();
-        return rank != NULL ? rank->error.error.status : TS_OK;
-    }
-    TSI_TRY(check_thread(work));
     if (TSI_UNLIKELY(tsi_keeps(work->comm->rank))) return tsi_again_wait(work);
     ts_status status = all_done(work) ? tsi_work_complete(work) : wait_with_event(work);
     tsi_work_tell(work);
@@ -373,9 +369,30 @@ ts_status ts_work_wait(ts_work *work)
     return status;
 }
 
+void tsi_work_behind(ts_work *work, ts_work *before)
+{
+    TSI_ASSERT(work->before == NULL && work != before);
+    work->before = before;
+}
+
+ts_status ts_work_wait(ts_work *work)
+{
+    if (work == NULL) {
+        ts_rank *rank = tsi_rank_current();
+        return rank != NULL ? rank->error.error.status : TS_OK;
+    }
+    TSI_TRY(check_thread(work));
+    ts_work *before = work->before;
+    work->before = NULL;
+    ts_status first = before != NULL ? ts_work_wait(before) : TS_OK;
+    ts_status status = wait_alone(work); /* whatever became of the other: this one ends, too */
+    return first != TS_OK ? first : status;
+}
+
 bool tsi_work_test(ts_work *work)
 {
     const tsi_comm_world *world = work->comm->world;
+    if (work->before != NULL && !tsi_work_test(work->before)) return false;
     ts_work *one = work->batch ? work->inside : work;
     while (one != NULL) {
         if (!is_done(one) && !world->engine->test(world->engine_state, &one->base)) return false;

@@ -12,8 +12,8 @@
  *
  * Where all are cut that is one round, in flight while backward goes on. With copies (replicate),
  * or with a parameter that cannot be cut, it is two: each rank folds its part of a block over all
- * axes, then those that want the same block give each other their parts. The host waits for the
- * first before it begins the second, so that only the second is in flight.
+ * axes, then those that want the same block give each other their parts. Both are issued at once:
+ * the second is behind the first in its channel, and whoever waits for a gradient waits for both.
  *
  * In the usual step all that follows from layouts is known from the step before: the round was
  * prepared (tensor/prepared.h), and is only begun.

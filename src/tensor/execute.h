@@ -35,8 +35,9 @@ typedef struct tsi_execution {
  * the work is complete. */
 ts_status tsi_execute(tsi_execution *execution);
 /* [coll] over all meshes. The plans are direct or local; exchanges of one group, dtype and
- * reduction travel together, and all exchanges of a round are in flight together. `work` as above,
- * of all. */
+ * reduction travel together, and all exchanges of a round are in flight together. `work`, if it is
+ * not NULL: of all that stays in flight, which are all rounds where they may follow each other
+ * (tsi_comm_follows), else the last; set even where this fails. */
 ts_status tsi_execute_many(ts_rank *rank, tsi_execution *execution, int64_t count, const char *name,
                            ts_work **work);
 void tsi_execution_release(tsi_execution *execution); /* drops hold[] */

@@ -5,6 +5,10 @@
  *   round k of tensor 1        (group g, bf16)         --> one exchange    all in flight together
  *   round k of tensor 2        (group h, f32, sum)     --> one exchange
  *
+ * The rounds of a tensor are of one group and channel, so each is behind the one before it there:
+ * where nothing has to be done between them they are issued one after another, and none is waited
+ * for. Peers issue the same operations in the same order whether they wait between them or not.
+ *
  * Small tensors that take two rounds may go before all others (tsi_common_rounds): nobody waits for
  * what is large because the small ones have a round more.
  *
@@ -31,8 +35,9 @@ typedef struct wave { /* one round of all tensors */
     tsi_execution *x;
     int64_t count, round, rounds;
     tsi_common_rounds common;
-    bool deferred;
-    bundle *bundle; /* room for one per tensor */
+    bool deferred, follow; /* something, or every round, may stay in flight */
+    ts_work *work;         /* of all rounds in flight */
+    bundle *bundle;        /* room for one per tensor */
     int64_t bundle_count;
     tsi_arena *scratch; /* blocks of a round, gone after it */
 } wave;
@@ -181,13 +186,18 @@ static bool finishes(const wave *w)
     return false;
 }
 
-static ts_status run_wave(ts_rank *rank, wave *w, const char *name, ts_work **work)
+static ts_status run_wave(ts_rank *rank, wave *w, const char *name)
 {
     tsi_arena_mark mark = tsi_arena_save(w->scratch);
     ts_status status = gather_blocks(w);
-    bool last = w->round == w->rounds - 1 && !finishes(w);
+    bool last = w->deferred && w->round == w->rounds - 1 && !finishes(w);
+    ts_work *one = NULL;
     if (status == TS_OK && w->bundle_count > 0)
-        status = send_all(rank, w, name, last ? work : NULL);
+        status = send_all(rank, w, name, w->follow || last ? &one : NULL);
+    if (one) {
+        tsi_work_behind(one, w->work);
+        w->work = one;
+    }
     tsi_arena_rewind(w->scratch, mark);
     for (int64_t i = 0; status == TS_OK && i < w->count; i++) {
         tsi_exchange_round *round = round_of(w, &w->x[i]);
@@ -210,6 +220,12 @@ static ts_status begin_all(ts_rank *rank, wave *w)
         TSI_TRY(tsi_program_begin(x, x->program, with_local(w, x)));
     }
     w->rounds = tsi_rounds_all(&w->common);
+    w->follow = w->deferred && w->rounds > 1;
+    for (int64_t i = 0; i < w->count && w->follow; i++) {
+        const tsi_execution *x = &w->x[i];
+        bool finishes_alone = x->program && tsi_program_finishes(x->program);
+        w->follow = !finishes_alone && tsi_comm_follows(rank, tsi_array_device(x->to));
+    }
     return TS_OK;
 }
 
@@ -227,7 +243,8 @@ ts_status tsi_execute_many(ts_rank *rank, tsi_execution *execution, int64_t coun
     if (!w.bundle) return tsi_fail_memory("a list of moves", (size_t)count * sizeof *w.bundle);
     ts_status status = begin_all(rank, &w);
     for (w.round = 0; status == TS_OK && w.round < w.rounds; w.round++)
-        status = run_wave(rank, &w, name, work);
+        status = run_wave(rank, &w, name);
+    if (work) *work = w.work;
     for (int64_t i = 0; i < count; i++)
         tsi_program_release(execution[i].program);
     tsi_arena_rewind(w.scratch, mark);

@@ -3,7 +3,8 @@
  *
  * Every round of all moves is one exchange of one group, as in execute_many.c, since some ranks may
  * go that way. Its send parts are in order of peers, as an exchange wants them, and each part knows
- * which tensor's block it lies in and where.
+ * which tensor's block it lies in and where. All rounds are issued at once: one that sends what
+ * another one folded is behind that in its channel.
  *
  * INV: the lists of parts are this struct's, and who sends them reads them where they lie: they
  * stay as they are, and the struct with them, until the run is complete. The next run waits for
@@ -361,6 +362,24 @@ static tsi_move *hold_blocks(tsi_prepared *p, ts_work *work)
     return move;
 }
 
+/* *work: of all rounds that are in flight, whatever is returned; NULL: none is. */
+static TSI_STEP_PATH ts_status send_stages(tsi_prepared *p, const char *name, ts_work **work)
+{
+    bool follow =
+        p->stage_count > 1 && tsi_comm_follows(p->rank, tsi_array_device(p->item[0].target));
+    ts_status status = TS_OK;
+    *work = NULL;
+    for (int64_t r = 0; status == TS_OK && r < p->stage_count; r++) {
+        bool stays = follow || r == p->stage_count - 1;
+        ts_work *one = NULL;
+        status = send_stage(p, name, &p->stage[r], stays ? &one : NULL);
+        if (one == NULL) continue;
+        tsi_work_behind(one, *work);
+        *work = one;
+    }
+    return status;
+}
+
 TSI_STEP_PATH ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_tensor *const *x,
                                          ts_tensor *const *variable)
 {
@@ -368,8 +387,8 @@ TSI_STEP_PATH ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_t
     TSI_TRY(tsi_rank_enter(p->rank));
     if (p->under_way) TSI_TRY(tsi_move_wait(p->under_way));
     ts_status status = take_blocks(p, x);
-    for (int64_t r = 0; status == TS_OK && r < p->stage_count; r++)
-        status = send_stage(p, name, &p->stage[r], r == p->stage_count - 1 ? &work : NULL);
+    if (status == TS_OK) status = send_stages(p, name, &work);
+    if (status != TS_OK && work) (void)ts_work_wait(work); /* peers read the blocks until then */
     tsi_move *move = status == TS_OK ? hold_blocks(p, work) : NULL;
     if (status == TS_OK && !move) status = ts_rank_status(p->rank);
     for (int32_t i = 0; status == TS_OK && i < p->count; i++) {

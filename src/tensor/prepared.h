@@ -23,7 +23,7 @@ void tsi_prepared_destroy(tsi_prepared *p); /* accepts NULL; what is under way g
 /* Is it for exactly these? */
 bool tsi_prepared_fits(const tsi_prepared *p, ts_tensor *const *x, const ts_layout *const *to,
                        int32_t count);
-int64_t tsi_prepared_rounds(const tsi_prepared *p); /* of a run; the host waits for all but one */
+int64_t tsi_prepared_rounds(const tsi_prepared *p); /* of a run */
 /* [coll] Begins the moves of x[i], for which it fits; the variables are bound to the results, which
  * are on their way. A variable may be what is moved. `name` is for events and sentences. */
 ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_tensor *const *x,

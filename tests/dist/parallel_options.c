@@ -252,8 +252,8 @@ static int32_t without_scalars(const char *name, ts_shape shape, int32_t otherwi
 }
 
 /* A unit whose parameters are all cut is reduced in one round, which the host begins and does not
- * wait for. What several ranks want whole makes it two, and the host waits for the first: with
- * copies everything (both axes are folded in the first, and copies give each other their parts);
+ * wait for. What several ranks want whole makes it two, which follow each other: with copies
+ * everything (both axes are folded in the first, and copies give each other their parts);
  * parameters that cannot be cut, if they are few, in two of their own before that of the others. */
 static void check_rounds(test *t, const char *mesh, bool scalars, int64_t rounds)
 {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/comm.h"
 #include "harness/test.h"
 #include "tensor/prepared.h"
 #include "tessera/tessera.h"
@@ -145,6 +146,48 @@ TS_TEST_RANKS(prepared_moves_outlive_their_preparation, 2, 3, 4, 8)
                 ts_tensor_release(m[k].variable[i]);
         TEST_OK(t, ts_scope_close(scope));
     }
+}
+
+/* The last rank comes when it hears that the first has begun its rounds and goes on: who waited for
+ * one of them would wait for ever. */
+static void begin_before_others(test *t, tsi_prepared *p, moves *m)
+{
+    float word = 1;
+    ts_array one = { .struct_size = sizeof one, .data = &word };
+    one.meta = (ts_meta){ .shape = TS_SHAPE(1), .dtype = TS_DTYPE_F32 };
+    ts_group *all = ts_group_world(t->me);
+    if (t->index == t->count - 1) TEST_OK(t, ts_group_recv(all, &one, 0, NULL));
+    if (p) TEST_OK(t, tsi_prepared_run(p, "turn", m->x, m->variable));
+    if (!p) TEST_OK(t, ts_redistribute_many(m->x, m->sharding, MOVES, m->one));
+    if (t->index == 0) TEST_OK(t, ts_group_send(all, &one, t->count - 1, NULL));
+}
+
+/* Rounds that send what others folded are issued without a wait between, by either way. */
+TS_TEST_RANKS(no_round_of_a_move_is_waited_for, 4, 6)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "a=2, b=*");
+    moves m, other;
+    tsi_prepared *p = NULL;
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    fill(t, mesh, "a:P(sum) b:P(sum)", 0, &m);
+    fill(t, mesh, "a:P(sum) b:P(sum)", 0, &other);
+    bool follows = tsi_comm_follows(t->me, m.x[0]->array->storage->device->dlpack_type);
+    TEST_CHECK(t, follows || tsi_comm_engine(t->me->world)->copies_early);
+    TEST_OK(t, tsi_prepared_make(m.x, m.to, MOVES, TSI_TAG_GRADIENT, &p));
+    TEST_CHECK(t, p && tsi_prepared_rounds(p) == 2);
+    for (int i = 0; i < MOVES; i++)
+        TEST_OK(t, ts_tensor_wait(m.x[i]));
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
+    if (follows) begin_before_others(t, p, &m);
+    if (follows) begin_before_others(t, NULL, &other);
+    for (int i = 0; follows && i < MOVES; i++)
+        same_bits(t, m.variable[i], other.one[i]);
+    for (int i = 0; i < MOVES; i++) {
+        ts_tensor_release(m.variable[i]);
+        ts_tensor_release(other.variable[i]);
+    }
+    tsi_prepared_destroy(p);
+    TEST_OK(t, ts_scope_close(scope));
 }
 
 /* Lists, works and bodies of moves are used again, where ranks are threads in the host's memory. */

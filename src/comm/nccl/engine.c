@@ -135,6 +135,13 @@ static void inner_unmet(void *state, ts_rank *who, int64_t peer, int64_t waited_
     nccl->inner->unmet(nccl->inner_state, who, peer, waited_ms, doing);
 }
 
+/* Staged ones are copied to the host by who starts them. */
+static bool nccl_copies_early(void *state, const tsi_device *device)
+{
+    const tsi_nccl *nccl = state;
+    return !device->host_readable && !tsi_has_lanes(nccl, device);
+}
+
 static void nccl_close(void *state)
 {
     tsi_nccl *nccl = state;
@@ -300,6 +307,7 @@ static const tsi_engine engine = {
     .absent = inner_absent,
     .awaits = inner_awaits,
     .unmet = inner_unmet,
+    .copies_early = nccl_copies_early,
 };
 
 /* ---- the module ------------------------------------------------------------------------------ */

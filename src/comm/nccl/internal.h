@@ -195,6 +195,8 @@ ts_status tsi_round_unpack(tsi_nccl_op *op);                           /* fold, 
 
 /* ---- op.c ---- */
 ts_status tsi_op_start(tsi_nccl_rank *rank, tsi_work *work);
+/* Are collectives on memory of the device the library's? Else they are staged. */
+bool tsi_has_lanes(const tsi_nccl *nccl, const tsi_device *device);
 /* Must the host have the bytes itself? */
 bool tsi_op_is_staged(const tsi_nccl *nccl, const tsi_work *work);
 /* Moves everything of the rank forward that can be, under its lock; ends what is late in its

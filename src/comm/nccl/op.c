@@ -20,9 +20,14 @@
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
+bool tsi_has_lanes(const tsi_nccl *nccl, const tsi_device *device)
+{
+    return nccl->api && device->stream_handle;
+}
+
 bool tsi_op_is_staged(const tsi_nccl *nccl, const tsi_work *work)
 {
-    if (!nccl->api || !work->device->stream_handle) return true;
+    if (!tsi_has_lanes(nccl, work->device)) return true;
     if (!tsi_is_point(work)) return false;
     int64_t bytes = work->print.count * tsi_element_bytes(work->print.dtype);
     return bytes <= TSI_NCCL_SMALL_SEND || work->print.root == work->member;

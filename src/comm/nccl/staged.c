@@ -3,7 +3,8 @@
  * dense copies in memory that the device reads and writes too (host_alloc).
  *
  * Small sends go this way, because they must not wait for their receiver; and everything where
- * there is no library, which is right and slow. */
+ * there is no library, which is right and slow. Who starts one copies, so that one that reads what
+ * another writes has to be started when that has ended (tsi_engine.copies_early). */
 #include <string.h>
 
 #include "base/alloc.h"
