@@ -24,6 +24,7 @@ typedef struct fault {
     test *t;
     fault_place place;
     fault_kind kind;
+    const char *mesh;       /* NULL: three ranks that cut */
     int64_t fail_at, tried; /* allocation; 0: none */
     int32_t armed;          /* rank 1's own */
     ts_rank *me;
@@ -77,11 +78,11 @@ static const ts_module_desc again_desc = { .struct_size = sizeof(ts_module_desc)
                                            .forward = net_forward_again,
                                            .destroy = free };
 
-static ts_status begin(net *n, ts_rank *me)
+static ts_status begin(net *n, ts_rank *me, const char *mesh)
 {
     ts_fsdp_options options = { .struct_size = sizeof options };
     n->again = 1;
-    net_declare(n, ts_mesh_create(me, "fsdp=*"), false);
+    net_declare(n, ts_mesh_create(me, mesh ? mesh : "fsdp=*"), false);
     n->block[1]->desc = again_desc;
     TSI_TRY(net_begin(n, &options));
     TSI_TRY(ts_module_on(n->block[1], TS_HOOK_FORWARD_BEFORE, on_forward, NULL));
@@ -134,7 +135,7 @@ static ts_status work(ts_rank *me, void *argument)
     double norm;
     own.me = me;
     here = victim ? &own : NULL;
-    TSI_TRY(begin(&n, me));
+    TSI_TRY(begin(&n, me, own.mesh));
     for (int64_t step = 0; step < 2; step++)
         net_step(&n, step, &norm);
     own.armed = own.fail_at == 0;
@@ -171,7 +172,7 @@ static ts_status undisturbed(ts_rank *me, void *argument)
     for (int made = 0; made < 2; made++) {
         net n = shape_of();
         double norm, loss[3];
-        TSI_TRY(begin(&n, me));
+        TSI_TRY(begin(&n, me, f->mesh));
         for (int64_t step = 0; step < 2 + made; step++)
             net_step(&n, step, &norm);
         loss[0] = evaluate(&n);
@@ -191,7 +192,7 @@ static ts_status launch(fault *f, ts_status (*fn)(ts_rank *, void *), char *erro
 {
     ts_world_options options = { .struct_size = sizeof options,
                                  .engine = "threads",
-                                 .rank_count = 3,
+                                 .rank_count = f->mesh ? 4 : 3,
                                  .seed = 5,
                                  .timeout_ms = f->kind == STALLS ? 1000 : 20000 };
     return ts_launch_with(&options, fn, f, error, size);
@@ -205,6 +206,26 @@ TS_TEST_LONG(fsdp_a_rank_fails, 120)
         TEST_OK(t, launch(&f, undisturbed, error, sizeof error));
         ts_status status = launch(&f, work, error, sizeof error);
         TEST_SAY(t, status == TS_OK, "place %d: %s", place, error);
+    }
+}
+
+/* With copies: where gradients of block 1 are made, both rounds of those of block 2 are on their
+ * way. */
+TS_TEST_LONG(fsdp_a_rank_fails_between_begin_and_end, 120)
+{
+    static const fault_place places[] = { IN_AGAIN, IN_BACKWARD, IN_REDUCTION, IN_UPDATE };
+    char error[1024];
+    for (int i = 0; i < 4; i++) {
+        fault f = { .t = t, .kind = FAILS, .place = places[i], .mesh = "replicate=2, fsdp=2" };
+        TEST_OK(t, launch(&f, undisturbed, error, sizeof error));
+        ts_status status = launch(&f, work, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "place %d: %s", places[i], error);
+        f.kind = LEAVES; /* it does not recover */
+        TEST_CHECK(t, launch(&f, work, error, sizeof error) != TS_OK);
+        TEST_SAYS(t, error, "the rank broke in place");
+        f.kind = STALLS;
+        TEST_CHECK(t, launch(&f, work, error, sizeof error) != TS_OK);
+        TEST_SAYS(t, error, "rank");
     }
 }
 
@@ -225,10 +246,10 @@ TS_TEST_LONG(fsdp_18_a_rank_stalls_or_leaves, 120)
     }
 }
 
-TS_TEST_LONG(fsdp_every_allocation_of_a_step_may_fail, 300)
+static void every_allocation(test *t, const char *mesh)
 {
     char error[1024];
-    fault f = { .t = t, .kind = FAILS, .place = PLACES };
+    fault f = { .t = t, .kind = FAILS, .place = PLACES, .mesh = mesh };
     TEST_OK(t, launch(&f, undisturbed, error, sizeof error));
     int64_t n = 1;
     for (bool reached = true; reached && n < 20000 && !test_failed(t); n++) {
@@ -240,6 +261,16 @@ TS_TEST_LONG(fsdp_every_allocation_of_a_step_may_fail, 300)
         reached = one.tried >= n;
     }
     TEST_CHECK(t, n > 40);
+}
+
+TS_TEST_LONG(fsdp_every_allocation_of_a_step_may_fail, 300)
+{
+    every_allocation(t, NULL);
+}
+
+TS_TEST_LONG(fsdp_every_allocation_of_a_step_with_copies_may_fail, 300)
+{
+    every_allocation(t, "replicate=2, fsdp=2");
 }
 
 /* ---- a shard that a peer does not let go of -------------------------------------------------- */
