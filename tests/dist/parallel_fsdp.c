@@ -536,6 +536,121 @@ TS_TEST_RANKS(fsdp_06_ranks_use_different_parameters, 2, 3, 4)
     ts_module_destroy(m);
 }
 
+static void normed_forward(void *state, const ts_module_io *io)
+{
+    ts_tensor *const *weight = state;
+    io->output[0] = ts_rms_norm(io->input[0], *weight, 1e-6);
+}
+
+/* The gradient of a norm's weight in bf16, whole. */
+static ts_tensor *normed_gradient(test *t, ts_mesh *mesh, int64_t width, int32_t unused)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "normed",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = normed_forward };
+    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
+    ones.dtype = TS_DTYPE_BF16;
+    ts_tensor *weight = NULL;
+    ts_fsdp_options options = plain_options;
+    options.unused = unused;
+    ts_module *m = ts_module_create(mesh, &desc, &weight);
+    weight = ts_module_param(m, "weight", TS_SHAPE(width), &ones);
+    TEST_OK(t, ts_fsdp(m, &options));
+    TEST_OK(t, ts_module_materialize(m));
+    ts_scope outer = ts_scope_open(t->me, NULL), scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    net n = { .mesh = mesh, .rows = 2 * t->count + 1, .width = width, .dtype = TS_DTYPE_BF16 };
+    TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, net_input(&n, 3)), NULL, 0, 0), NULL));
+    ts_tensor *gradient = ts_tensor_full(ts_cast(ts_tensor_grad(weight), TS_DTYPE_F32));
+    gradient = ts_tensor_retain(ts_scope_pass(outer, gradient));
+    TEST_OK(t, ts_scope_close(scope));
+    TEST_OK(t, ts_scope_close(outer));
+    ts_module_destroy(m);
+    return gradient;
+}
+
+/* What backward rounds it sums first: each rank has its shard of the gradient before ranks agree on
+ * whether it is used. Even and uneven ones, and more ranks than elements. */
+TS_TEST_RANKS(fsdp_06_gradients_that_are_sums_already, 1, 2, 3, 4)
+{
+    static const int64_t widths[] = { 12, 5, 2 };
+    ts_mesh *mesh = mesh_of(t);
+    for (int i = 0; i < 3; i++) {
+        double size = 0, error = NAN;
+        ts_tensor *usual = normed_gradient(t, mesh, widths[i], 0),
+                  *agreed = normed_gradient(t, mesh, widths[i], 1);
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(usual), NULL, 0, 0), &size));
+        TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(ts_sub(usual, agreed)), NULL, 0, 0), &error));
+        TEST_SAY(t, size > 0 && error == 0, "width %d: %g of %g", (int)widths[i], error, size);
+        TEST_OK(t, ts_scope_close(scope));
+        ts_tensor_release(usual);
+        ts_tensor_release(agreed);
+    }
+}
+
+static void norm_either_forward(void *state, const ts_module_io *io)
+{
+    const either_state *s = state;
+    ts_tensor *y = ts_rms_norm(io->input[0], s->index % 2 ? s->b : s->a, 1e-6);
+    io->output[0] = ts_mul(y, s->c);
+}
+
+/* One backward in which ranks use the norms of their own index. */
+static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t index, double *sum)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "either",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = norm_either_forward };
+    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones, .dtype = dtype };
+    ts_fsdp_options options = plain_options;
+    either_state s = { .index = index };
+    options.unused = 1;
+    ts_module *m = ts_module_create(mesh, &desc, &s);
+    s.a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
+    s.b = ts_module_param(m, "b", TS_SHAPE(5), &ones);
+    s.c = ts_module_param(m, "c", TS_SHAPE(5), &ones);
+    TEST_OK(t, ts_fsdp(m, &options));
+    TEST_OK(t, ts_module_materialize(m));
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_ones(mesh, dtype, TS_SHAPE(2 * t->count, 5), "replicate?:S(0) fsdp:S(0)");
+    ts_status status = ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL);
+    if (status == TS_OK) {
+        TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.a), NULL, 0, 0), &sum[0]));
+        if (ts_tensor_grad(s.b))
+            TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.b), NULL, 0, 0), &sum[1]));
+    }
+    (void)ts_scope_close(scope);
+    if (status != TS_OK) TEST_OK(t, ts_rank_recover(t->me));
+    ts_module_destroy(m);
+    return status;
+}
+
+/* Such sums are right where all ranks along an axis make them; else ranks would meet in sums of two
+ * parameters, which is refused, on all. In f32 nothing is summed before. */
+TS_TEST_RANKS(fsdp_06_sums_of_two_parameters_are_not_mixed, 2, 3, 4)
+{
+    ts_mesh *mesh = mesh_of(t);
+    double n = (double)t->count, sum[2] = { 0 };
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, t->index, sum));
+    TEST_SAY(t, fabs(sum[0] - 10 * floor((n + 1) / 2)) < 1e-4, "f32: a %g", sum[0]);
+    TEST_SAY(t, fabs(sum[1] - 10 * floor(n / 2)) < 1e-4, "f32: b %g", sum[1]);
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, sum));
+    TEST_SAY(t, sum[0] == 10 * n, "bf16: a %g", sum[0]);
+    if (strcmp(t->engine, "threads") != 0) return; /* a process that fails takes others along */
+    ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, t->index, sum);
+    TEST_EQ(t, status, TS_ERR_STATE);
+    if (status != TS_OK)
+        TEST_SAYS(t, ts_rank_error(t->me)->text,
+                  "fsdp: unit the top of the tree: some ranks use "
+                  "parameter a, whose gradient is summed");
+}
+
 static void either_run(test *t, ts_module *m, int32_t lazy)
 {
     ts_scope scope = ts_scope_open(t->me, NULL);
