@@ -37,15 +37,18 @@ const char *ts_model_plan_text(ts_model_family family, const char *name)
 /* ---- declaring ------------------------------------------------------------------------------- */
 
 /* The blocks one after the other: without a tape, turn frees what went into a block as soon as it
- * is done. */
+ * is done. A second input, labels, is the head's: its output is the loss then, also when it runs
+ * again in backward. */
 static void model_forward(void *state, const ts_module_io *io)
 {
     const ts_model *m = state;
     ts_scope scope = ts_scope_open(io->rank, NULL);
-    ts_tensor *x = io->input[0];
-    for (int64_t i = 0; i < m->block_count; i++)
-        x = ts_scope_turn(scope, TS_CALL(m->block[i], x));
-    io->output[0] = ts_scope_leave(scope, x);
+    ts_tensor *in[] = { io->input[0], io->input_count > 1 ? io->input[1] : NULL };
+    for (int64_t i = 0; i < m->block_count; i++) {
+        bool labels = in[1] && i + 1 == m->block_count;
+        in[0] = ts_scope_turn(scope, ts_module_call(m->block[i], in, labels ? 2 : 1));
+    }
+    io->output[0] = ts_scope_leave(scope, in[0]);
 }
 
 static const ts_module_desc model_desc = { .struct_size = sizeof(ts_module_desc),
@@ -325,8 +328,6 @@ ts_tensor *(ts_model_loss)(ts_model *model, ts_tensor *ids, ts_tensor *labels)
         ts_scope scope = ts_scope_open(model ? model->rank : NULL, NULL);
         return ts_scope_leave(scope, ts_cross_entropy(ts_model_logits(model, ids), labels));
     }
-    model->labels = labels;
-    ts_tensor *loss = ts_model_logits(model, ids); /* the head knows (part.c) */
-    model->labels = NULL;
-    return loss;
+    if (tsi_model_follow(model, ids) != TS_OK) return NULL;
+    return ts_module_call(model->root, (ts_tensor *[]){ ids, labels }, 2);
 }

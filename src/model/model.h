@@ -43,7 +43,6 @@ struct ts_model {
     int32_t has_units;
     int32_t saves_cut;          /* of ts_model_options */
     int64_t loss_rows;          /* likewise */
-    ts_tensor *labels;          /* while a call gives the loss instead of logits; or NULL */
     ts_model_cache *cache;      /* that a call goes on from, while it runs; or NULL */
     struct tsi_router **router; /* [router_count]: of layers with experts (router.h) */
     int64_t router_count;

@@ -174,24 +174,24 @@ static bool classes_are_cut(const ts_tensor *weight)
 }
 
 /* The loss of rows whose logits never are whole; where classes are cut they are parts already. */
-static ts_tensor *loss_of(const ts_model *m, ts_tensor *x, ts_tensor *weight)
+static ts_tensor *loss_of(const ts_model *m, ts_tensor *x, ts_tensor *weight, ts_tensor *labels)
 {
     if (!weight || classes_are_cut(weight))
-        return ts_cross_entropy(ts_linear(x, weight, NULL), m->labels);
+        return ts_cross_entropy(ts_linear(x, weight, NULL), labels);
     ts_linear_cross_entropy_options options = TS_LINEAR_CROSS_ENTROPY_OPTIONS_INIT;
     options.rows = m->loss_rows > 0 ? m->loss_rows : 0;
     options.no_gradients = tsi_tape_recording(m->rank) == NULL;
-    return ts_linear_cross_entropy(x, weight, m->labels, &options);
+    return ts_linear_cross_entropy(x, weight, labels, &options);
 }
 
-/* With labels the loss, else logits. */
+/* With labels, a second input, the loss; else logits. */
 static void logits_forward(void *state, const ts_module_io *io)
 {
     const logits *l = state;
     const ts_model *m = l->part.model;
-    ts_tensor *weight = tsi_model_cast(m, l->weight);
+    ts_tensor *x = io->input[0], *weight = tsi_model_cast(m, l->weight);
     io->output[0] =
-        m->labels ? loss_of(m, io->input[0], weight) : ts_linear(io->input[0], weight, NULL);
+        io->input_count > 1 ? loss_of(m, x, weight, io->input[1]) : ts_linear(x, weight, NULL);
 }
 
 static const ts_module_desc logits_desc = TSI_PART_DESC("logits", logits_forward);
@@ -204,8 +204,9 @@ typedef struct head {
 static void head_forward(void *state, const ts_module_io *io)
 {
     const head *h = state;
-    ts_tensor *x = tsi_model_whole(h->part.model, TS_CALL(h->norm, io->input[0]));
-    io->output[0] = TS_CALL(h->logits, x);
+    ts_tensor *in[] = { tsi_model_whole(h->part.model, TS_CALL(h->norm, io->input[0])),
+                        io->input_count > 1 ? io->input[1] : NULL };
+    io->output[0] = ts_module_call(h->logits, in, in[1] ? 2 : 1);
 }
 
 static const ts_module_desc head_desc = TSI_PART_DESC("head", head_forward);

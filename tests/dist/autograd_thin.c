@@ -8,7 +8,7 @@
 #include "tessera/tessera.h"
 #include "tessera/train.h"
 
-static ts_model *model_of(ts_mesh *mesh, int32_t family, int what)
+static ts_model *declared(ts_mesh *mesh, int32_t family, int64_t loss_rows)
 {
     ts_model_config config = { .struct_size = sizeof config,
                                .family = family,
@@ -23,7 +23,13 @@ static ts_model *model_of(ts_mesh *mesh, int32_t family, int what)
                                .tied = family == TS_MODEL_GPT2 };
     if (family == TS_MODEL_MIXTRAL) config.experts = 4;
     if (family == TS_MODEL_MIXTRAL) config.experts_per_token = 2;
-    ts_model *model = ts_model_declare(mesh, &config, NULL);
+    ts_model_options options = { .struct_size = sizeof options, .loss_rows = loss_rows };
+    return ts_model_declare(mesh, &config, &options);
+}
+
+static ts_model *model_of(ts_mesh *mesh, int32_t family, int what)
+{
+    ts_model *model = declared(mesh, family, 0);
     for (int64_t i = 1; i + 1 < ts_model_block_count(model); i++)
         ts_module_checkpoint(ts_model_block(model, i), what);
     return model;
@@ -110,6 +116,30 @@ TS_TEST_RANKS(thin_is_the_same_in_less, 1, 2)
     for (size_t i = 0; i < 4; i++) {
         both(t, "tp=*", family[i], false);
         both(t, "dp=*", family[i], i % 2 == 0);
+    }
+}
+
+/* The loss of some rows at a time is the head's, which runs again as any module, and so may all of
+ * the model: with the labels of its call. */
+TS_TEST_RANKS(a_loss_by_rows_runs_again, 1, 2)
+{
+    for (int i = 0; i < 12; i++) {
+        int32_t family = i % 2 ? TS_MODEL_GPT2 : TS_MODEL_LLAMA;
+        ts_mesh *mesh = ts_mesh_create(t->me, i == 11 ? "tp=*" : "dp=*");
+        ts_model *keeps = declared(mesh, family, 5), *again = declared(mesh, family, 5);
+        ts_module *root = ts_model_module(again),
+                  *head = ts_model_block(again, ts_model_block_count(again) - 1);
+        ts_module *place[] = { head, ts_module_find(root, "lm_head"), root };
+        int what = i < 6 ? TS_RECOMPUTE_FULL : TS_RECOMPUTE_SELECT;
+        TEST_OK(t, ts_module_checkpoint(place[i / 2 % 3], what));
+        TEST_OK(t, ts_model_materialize(keeps));
+        TEST_OK(t, ts_model_materialize(again));
+        run(t, again, i % 4 == 1);
+        run(t, keeps, i % 4 == 1);
+        pair p = { t, ts_model_module(keeps) };
+        TEST_OK(t, ts_module_each(root, same_gradient, &p));
+        ts_model_destroy(keeps);
+        ts_model_destroy(again);
     }
 }
 

@@ -249,8 +249,7 @@ static ts_status make(const trial *c, ts_rank *me, trained *r)
     r->model = ts_model_declare(ts_mesh_create(me, c->mesh), &c->config, &c->options);
     ts_module *root = ts_model_module(r->model);
     if (c->groups) (void)ts_module_groups(root, c->groups);
-    int64_t blocks = ts_model_block_count(r->model) - (c->options.loss_rows != 0);
-    for (int64_t i = 0; i < blocks; i++) /* a loss by rows is not run again */
+    for (int64_t i = 0; i < ts_model_block_count(r->model); i++)
         ts_module_checkpoint(ts_model_block(r->model, i), c->recompute);
     if (c->has_units) ts_model_fsdp(r->model, &units);
     ts_model_materialize(r->model);
