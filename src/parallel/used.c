@@ -179,7 +179,8 @@ typedef struct marks {
 
 enum { MARKS = 6 }; /* bytes of a parameter */
 
-/* Each of `count` bytes is the largest that a rank along the axis has; NULL: any rank. */
+/* Each of `count` bytes is the largest that a rank along the axis has; NULL: any rank. A recorded
+ * step goes the same way each time: what was agreed on then holds. */
 static ts_status agree(const tsi_unit *u, const char *axis, uint8_t *byte, int64_t count)
 {
     ts_group *group = ts_mesh_group(u->mesh, axis);
@@ -187,7 +188,10 @@ static ts_status agree(const tsi_unit *u, const char *axis, uint8_t *byte, int64
     ts_array array = TS_INIT(ts_array);
     array.data = byte;
     array.meta = (ts_meta){ .shape = TS_SHAPE(count), .dtype = TS_DTYPE_U8 };
-    return ts_group_all_reduce(group, &array, &array, TS_REDUCE_MAX, NULL);
+    tsi_keep_pause(u->rank);
+    ts_status status = ts_group_all_reduce(group, &array, &array, TS_REDUCE_MAX, NULL);
+    tsi_keep_resume(u->rank);
+    return status;
 }
 
 /* Is its gradient no term of a sum over this axis: a sum, or the same on all of its ranks? */
@@ -257,11 +261,6 @@ static ts_status agree_all(tsi_unit *u, const marks *m)
 
 ts_status tsi_unit_agree(tsi_unit *u)
 {
-    if (tsi_keeps(u->rank))
-        return TSI_FAIL(TS_ERR_STATE,
-                        "fsdp: unit %s: which parameters are used is agreed on in each step, so it "
-                        "cannot be recorded",
-                        u->name);
     TSI_TRY(tsi_comm_now(u->rank, "fsdp"));
     size_t count = (size_t)u->count;
     uint8_t *byte = tsi_calloc(MARKS * count, 1);

@@ -651,6 +651,69 @@ TS_TEST_RANKS(fsdp_06_sums_of_two_parameters_are_not_mixed, 2, 3, 4)
                   "parameter a, whose gradient is summed");
 }
 
+typedef struct either_step {
+    ts_rank *me;
+    ts_module *module;
+    ts_optimizer *optimizer;
+    ts_tensor *x;
+} either_step;
+
+static ts_status either_train(void *context)
+{
+    const either_step *e = context;
+    ts_scope scope = ts_scope_open(e->me, NULL);
+    ts_tape_begin(e->me);
+    ts_tensor *loss = ts_sum(ts_square(TS_CALL(e->module, e->x)), NULL, 0, 0);
+    ts_status status = ts_backward(loss, NULL);
+    ts_step_options options = { .struct_size = sizeof options, .norm_max = 0.5, .loss = loss };
+    if (status == TS_OK) status = ts_optimizer_step_with(e->optimizer, &options);
+    ts_status closed = ts_scope_close(scope);
+    return status != TS_OK ? status : closed;
+}
+
+static ts_status either_steps(either_step *e, bool records)
+{
+    ts_status status = TS_OK;
+    for (int step = 0; step < (records ? 2 : 6) && status == TS_OK; step++)
+        status = either_train(e);
+    ts_step *recorded = records && status == TS_OK ? ts_step_record(e->me, either_train, e) : NULL;
+    if (records && !recorded) status = ts_rank_status(e->me);
+    for (int step = 0; recorded && step < 3 && status == TS_OK; step++)
+        status = ts_step_replay(recorded);
+    ts_step_destroy(recorded);
+    return status;
+}
+
+/* A recorded step goes the way it went: what is used there is agreed on once. */
+TS_TEST_RANKS(fsdp_06_agreed_on_in_a_recorded_step, 1, 2, 3, 4)
+{
+    double sum[2][3] = { { NAN, NAN, NAN }, { NAN, NAN, NAN } };
+    for (int records = 0; records < 2; records++) {
+        either_state s = { .index = t->index };
+        either_step e = { .me = t->me, .module = either(mesh_of(t), &s) };
+        ts_fsdp_options options = plain_options;
+        ts_adamw_options adamw = { .struct_size = sizeof adamw, .lr = 0.1, .weight_decay = 0.1 };
+        options.unused = 1;
+        TEST_OK(t, ts_fsdp(e.module, &options));
+        TEST_OK(t, ts_module_materialize(e.module));
+        e.optimizer = ts_adamw_create(e.module, &adamw);
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        e.x = ts_ones(ts_module_mesh(e.module), TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5),
+                      "replicate?:S(0) fsdp:S(0)");
+        TEST_OK(t, either_steps(&e, records));
+        ts_tensor *const parameter[] = { s.a, s.b, s.c };
+        for (int i = 0; i < 3; i++)
+            TEST_OK(t, ts_tensor_item(ts_sum(parameter[i], NULL, 0, 0), &sum[records][i]));
+        ts_scope_close(scope);
+        ts_optimizer_destroy(e.optimizer);
+        ts_module_destroy(e.module);
+    }
+    for (int i = 0; i < 3; i++)
+        TEST_SAY(t, sum[0][i] == sum[1][i], "parameter %d: %.9g, replayed %.9g", i, sum[0][i],
+                 sum[1][i]);
+    TEST_CHECK(t, sum[0][0] < 5 && (t->count == 1 || sum[0][1] < 5) && sum[0][2] == 5);
+}
+
 static void either_run(test *t, ts_module *m, int32_t lazy)
 {
     ts_scope scope = ts_scope_open(t->me, NULL);

@@ -192,6 +192,7 @@ static void draw_units(draw *d, trial *c)
     if (u->compute && pick(d, 2)) u->reduce = TS_DTYPE_F32;
     u->prefetch_off = (int32_t)pick(d, 3);
     c->bare = pick(d, 3) == 0;
+    u->unused = pick(d, 4) == 0;
 }
 
 static void draw_trial(uint64_t seed, int64_t ranks, trial *c)
@@ -209,7 +210,7 @@ static void draw_trial(uint64_t seed, int64_t ranks, trial *c)
         "%d; %s, plan %s, dtype %d/%d, ep %lld, capacity %g, loss_rows %lld, cut %d, "
         "attention %d/%d, product %d; recompute "
         "%d, groups %s, %lld rows of %lld in %lld parts, z %g, norm %g, sgd %d, moments %d; "
-        "units %d (reshard %d, compute %d, prefetch_off %d, bare %d), usual %lld",
+        "units %d (reshard %d, compute %d, prefetch_off %d, bare %d, unused %d), usual %lld",
         (unsigned long long)seed, k->family, (long long)k->layers, (long long)k->hidden,
         (long long)k->heads, (long long)k->kv_heads, (long long)k->experts_per_token,
         (long long)k->experts, k->tied, c->mesh, o->plan ? o->plan : "-", o->dtype, o->compute,
@@ -217,7 +218,7 @@ static void draw_trial(uint64_t seed, int64_t ranks, trial *c)
         o->balance, c->product, c->recompute, c->groups ? c->groups : "-", (long long)ROWS,
         (long long)c->length, (long long)c->parts, c->z_loss, c->norm_max, c->sgd, c->moments,
         c->has_units, c->units.reshard, c->units.compute, c->units.prefetch_off, c->bare,
-        (long long)c->usual);
+        c->units.unused, (long long)c->usual);
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
