@@ -13,13 +13,45 @@
 
 enum { NAMES_MAX = 64, NAME_MAX_LENGTH = 64 };
 
+/* What follows "WORD: " at the beginning of the text, else the text. */
+static const char *behind(const char *text, const char *word, size_t length)
+{
+    bool begins = length > 0 && strncmp(text, word, length) == 0;
+    return begins && text[length] == ':' && text[length + 1] == ' ' ? text + length + 2 : text;
+}
+
+/* Sentences of the library begin with what was asked for: with the command, or the option that the
+ * sentence is about, that would stand there twice. */
+static void say_once(const char *command, const char *text)
+{
+    const char *word = strrchr(command, ' '), *rest = behind(text, command, strlen(command));
+    word = word ? word + 1 : command;
+    rest = behind(rest, word, strlen(word));
+    size_t option = strncmp(rest, "--", 2) == 0 ? strcspn(rest, ": ") : 0;
+    if (option > 2 && strncmp(rest + option, ": ", 2) == 0) {
+        fprintf(stderr, "%.*s: ", (int)option, rest);
+        rest = behind(rest + option + 2, rest + 2, option - 2);
+    }
+    fputs(rest, stderr);
+}
+
 static void say(const char *command, const char *format, va_list arguments) TS_PRINTF(2, 0);
 static void say(const char *command, const char *format, va_list arguments)
 {
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *text = length >= 0 ? malloc((size_t)length + 1) : NULL;
     fflush(stdout);
     fprintf(stderr, "tessera%s%s: ", command[0] != '\0' ? " " : "", command);
-    vfprintf(stderr, format, arguments);
+    if (text) (void)vsnprintf(text, (size_t)length + 1, format, arguments);
+    if (text)
+        say_once(command, text);
+    else
+        vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
+    free(text);
 }
 
 int cli_fail_usage(const char *command, const char *format, ...)

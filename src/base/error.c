@@ -227,6 +227,8 @@ void tsi_error_prefix(const char *format, ...)
     (void)vsnprintf(text, TSI_ERROR_TEXT_MAX, format, arguments);
     va_end(arguments);
     size_t length = strlen(text);
+    bool is_there = strncmp(record->text, text, length) == 0 && record->text[length] == ':';
+    if (is_there) return;
     (void)snprintf(text + length, sizeof text - length, ": %s", record->text);
     text_put(record->text, sizeof record->text, text);
 }

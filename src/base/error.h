@@ -46,7 +46,8 @@ ts_status tsi_fail_record(const tsi_error_record *record);
 void tsi_error_last(tsi_error_record *out);
 void tsi_error_forget(void);
 /* Puts a prefix and ": " before the text of the rank's pending error, else of the thread's last:
- * tsi_error_prefix("matmul") makes "matmul: inner dims differ, 3 vs 4". */
+ * tsi_error_prefix("matmul") makes "matmul: inner dims differ, 3 vs 4". A text that begins so stays
+ * as it is. */
 void tsi_error_prefix(const char *format, ...) TS_PRINTF(1, 2);
 
 #endif

@@ -671,6 +671,17 @@ static ts_status check_numbers(const ts_train_config *c)
     return TS_OK;
 }
 
+/* What is said of it begins as the key ends. */
+static ts_status check_topology(const char *word)
+{
+    static const char said[] = "topology: ";
+    ts_topology topology;
+    if (strcmp(word, "auto") == 0 || ts_topology_load(word, &topology) == TS_OK) return TS_OK;
+    const char *why = ts_last_error();
+    if (strncmp(why, said, sizeof said - 1) == 0) why += sizeof said - 1;
+    return TSI_FAIL(TS_ERR_ARG, "parallel.topology: %s", why);
+}
+
 static ts_status check_muon(const tsi_optimizer_keys *o)
 {
     static const char *const adjusts[] = { "rms", "original", NULL };
@@ -727,10 +738,7 @@ ts_status tsi_train_config_meaning(const ts_train_config *c)
     TSI_TRY(check_word("parallel.attention", c->parallel.attention, algorithms));
     TSI_TRY(check_word("parallel.saved", c->parallel.saved, saves));
     TSI_TRY(ts_balance_parse(c->parallel.balance, &balance));
-    ts_topology topology;
-    if (strcmp(c->parallel.topology, "auto") != 0 &&
-        ts_topology_load(c->parallel.topology, &topology) != TS_OK)
-        return TSI_FAIL(TS_ERR_ARG, "parallel.topology: %s", ts_last_error());
+    TSI_TRY(check_topology(c->parallel.topology));
     TSI_TRY(check_word("data.documents", c->data.documents, packings));
     if (strcmp(c->data.documents, "separate") == 0 && c->data.end < 0)
         return TSI_FAIL(TS_ERR_ARG, "data.end: separate documents need the token that ends one");

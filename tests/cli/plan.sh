@@ -87,6 +87,8 @@ says "unknown topology" 1 'error' \
     one '{"mesh": [2], "tensor": [4], "topology": "9xh100", "src": ["S(0)"], "dst": ["R"]}'
 says "a move without a meaning" 1 'cannot go from' \
     one '{"mesh": [2], "tensor": [4], "src": ["S(0)"], "dst": ["P(sum)"]}'
+refuses "a sentence begins once" "tessera plan: axis 'a' cannot go from" \
+    plan --mesh a=2 --shape 8 --from "S(0)" --to "P(sum)"
 says "a bad budget" 1 '\"budget\" is \"much\": expected a whole number' \
     one '{"mesh": [2], "tensor": [4], "budget": "much", "src": ["S(0)"], "dst": ["R"]}'
 says "a bad placement" 1 'source: ' one '{"mesh": [2], "tensor": [4], "src": ["S(1)"], "dst": ["R"]}'

@@ -76,9 +76,9 @@ ends bench_engine 2 '--engine: expected threads or mpi, found "thread"; did you 
     "$tessera" bench comm --engine thread
 ends bench_op 2 'there is no collective "all_gater"; did you mean all_gather?' \
     "$tessera" bench comm --op all_gater
-ends bench_topology 2 "--topology: topology: no preset '8xh10'; did you mean '8xh100'?" \
+ends bench_topology 2 "--topology: no preset '8xh10'; did you mean '8xh100'?" \
     "$tessera" bench redistribute --topology 8xh10
-ends verify_topology 2 "--topology: topology: 'none' is neither a preset nor a file" \
+ends verify_topology 2 "--topology: 'none' is neither a preset nor a file" \
     "$tessera" verify model tests/golden/models/llama --topology none
 ends environment_nodes 2 'TESSERA_NODES' env TESSERA_NODES=0 "$tessera" bench comm --op barrier
 ends environment_ranks 2 'TESSERA_RANKS: expected a whole number from 1 to 65536, found "0"' \

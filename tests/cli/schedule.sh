@@ -90,6 +90,7 @@ printf '%s\n' '{"schedule": "LoopedBFS", "ranks": 2, "microbatches": 40000, "sta
 succeeds "time grows with the number of actions, not with its square" \
     timeout 40 "$tessera" schedule --batch "$work/long"
 refuses "more cells than are made" "stages times micro-batches at most 16777216" schedule --batch "$work/many"
+refuses "a sentence begins once" 'tessera schedule: "nothing" is no schedule' schedule nothing
 refuses "nothing is asked" "which schedule?" schedule
 refuses "bad costs" "expected a number of at least 0" schedule 1F1B --cost F=x
 refuses "above the cap" "keeps 8 at once, above the cap of 4" schedule GPipe --memory 4

@@ -107,7 +107,7 @@ succeeds "the model's and the unit's" grep -q \
 sed 's/^operator/opperator/' "$work/a.txt" > "$work/word.txt"
 refuses "a word that is none" "did you mean 'operator'" step check "$work/word.txt"
 refuses "a file that is none" "cannot be opened" step check "$work/none.txt"
-says "a topology that is none" 2 "--topology: topology: 'none' is neither" \
+says "a topology that is none" 2 "--topology: 'none' is neither" \
     "$tessera" step show "$work/a.txt" --topology none
 says "a mesh that is none" 2 "--mesh: mesh, column 3: expected '='" \
     "$tessera" step record "$work/tiny.ini" --mesh "tp" --out "$work/x.txt"

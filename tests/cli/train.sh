@@ -104,7 +104,7 @@ says sharded 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.ou
 says sharded_on 0 "going on after step 2" "$tessera" train "$work/a.ini" --set train.output="$work/sharded" \
     --set parallel.mesh=fsdp=2 --set parallel.recompute=select
 # The links that moves are planned for: a preset, or a file that is looked for beside the configuration.
-says bad_topology 2 "parallel.topology: topology: no preset '8xh10'; did you mean '8xh100'?" \
+says bad_topology 2 "parallel.topology: no preset '8xh10'; did you mean '8xh100'?" \
     "$tessera" train "$work/a.ini" --set parallel.topology=8xh10
 printf '{"name": "mine", "levels": [{"name": "wire", "bandwidth_gib_s": 1}]}' > "$work/links.json"
 { cat "$work/a.ini"; printf '\n[parallel]\ntopology = links.json\nmesh = fsdp=2\n'; } > "$work/links.ini"

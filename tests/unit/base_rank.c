@@ -23,6 +23,11 @@ TS_TEST(error_without_rank_goes_to_the_thread)
     TEST_STATUS(t, TSI_FAIL(TS_ERR_SHAPE, "inner dims differ, %d vs %d", 3, 4), TS_ERR_SHAPE);
     tsi_error_prefix("%s", "matmul");
     TEST_TEXT(t, ts_last_error(), "matmul: inner dims differ, 3 vs 4");
+    tsi_error_prefix("%s", "matmul"); /* once is enough */
+    TEST_TEXT(t, ts_last_error(), "matmul: inner dims differ, 3 vs 4");
+    tsi_error_prefix("%s", "mat");
+    TEST_TEXT(t, ts_last_error(), "mat: matmul: inner dims differ, 3 vs 4");
+    (void)TSI_FAIL(TS_ERR_SHAPE, "matmul: inner dims differ, 3 vs 4");
     TEST_STATUS(t, TSI_FAIL(TS_ERR_ARG, "outer (%s)", ts_last_error()), TS_ERR_ARG);
     TEST_TEXT(t, ts_last_error(), "outer (matmul: inner dims differ, 3 vs 4)");
     TEST_STATUS(t, TSI_FAIL(TS_OK, "not an error"), TS_ERR_INTERNAL);
