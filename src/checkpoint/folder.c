@@ -17,7 +17,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
-enum { PATH_BYTES = TSI_FOLDER_PATH_MAX, ID_DIGITS = 16, ROOM_SPARE = 1 << 20 };
+enum { PATH_BYTES = TSI_FOLDER_PATH_MAX, ID_DIGITS = 16 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -133,17 +133,25 @@ void tsi_folder_abandon(const char *part, int lock)
     if (lock >= 0 && (flock(lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)) rmdir(part);
 }
 
-ts_status tsi_folder_room(const char *path, int64_t bytes)
+bool tsi_folder_free(const char *path, int64_t *bytes)
 {
     struct statvfs about;
-    if (statvfs(path, &about) != 0) return TS_OK; /* the writing will tell */
-    double free_bytes = (double)about.f_bavail * (double)about.f_frsize;
-    if (about.f_blocks == 0 || free_bytes >= (double)bytes + ROOM_SPARE) return TS_OK;
+    *bytes = 0;
+    if (statvfs(path, &about) != 0 || about.f_blocks == 0) return false;
+    double left = (double)about.f_bavail * (double)about.f_frsize;
+    *bytes = left < (double)(INT64_MAX / 2) ? (int64_t)left : INT64_MAX / 2;
+    return true;
+}
+
+ts_status tsi_folder_room(const char *path, int64_t bytes)
+{
+    int64_t left;
+    if (!tsi_folder_free(path, &left)) return TS_OK; /* the writing will tell */
+    if ((double)left >= (double)bytes + TSI_FOLDER_SPARE) return TS_OK;
     char wanted[32], there[32];
-    return TSI_FAIL(TS_ERR_IO,
-                    "%s: a checkpoint of %s and 1 MiB for headers do not fit, %s are free", path,
-                    tsi_text_bytes(wanted, sizeof wanted, bytes),
-                    tsi_text_bytes(there, sizeof there, (int64_t)free_bytes));
+    return TSI_FAIL(
+        TS_ERR_IO, "%s: a checkpoint of %s and 1 MiB for headers do not fit, %s are free", path,
+        tsi_text_bytes(wanted, sizeof wanted, bytes), tsi_text_bytes(there, sizeof there, left));
 }
 
 /* ---- removing -------------------------------------------------------------------------------- */

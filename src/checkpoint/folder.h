@@ -41,6 +41,9 @@ ts_status tsi_folder_publish(const char *part, const char *path, uint64_t id);
 /* Removes the directory and the files in it, under another name first if it is complete. */
 void tsi_folder_remove(const char *path);
 void tsi_folder_retire(const char *path, uint64_t id);
+/* What is free for this user on the disk of the directory; false: it is not known. */
+bool tsi_folder_free(const char *path, int64_t *bytes);
+enum { TSI_FOLDER_SPARE = 1 << 20 }; /* bytes for headers that a save wants beside its data */
 /* Is there room for so many bytes on the disk of the directory? */
 ts_status tsi_folder_room(const char *path, int64_t bytes);
 

@@ -196,6 +196,13 @@ ts_status tsi_state_poll(tsi_run *run); /* [coll] looks after one in the backgro
 ts_status tsi_state_wait(tsi_run *run); /* [coll] ends it */
 ts_status tsi_state_load(tsi_run *run, int64_t *step); /* [coll] *step 0: there was none */
 ts_status tsi_state_none(tsi_run *run);                /* [coll] removes those that are there */
+static inline int64_t tsi_last_step(const ts_train_config *c)
+{
+    int64_t after = c->train.stop_after;
+    return after > 0 && after < c->train.steps ? after : c->train.steps;
+}
+/* Warns where what the run saves until step `last` is more than its disk has free. */
+void tsi_state_room(tsi_run *run, int64_t last);
 /* In a world without data: *out holds what a save in the background copies, as far as memory is
  * counted. `optimizer` may be NULL; the caller destroys *out, on failure too. [coll] */
 ts_status tsi_state_behind(ts_mesh *mesh, ts_model *model, ts_optimizer *optimizer, ts_state **out);

@@ -291,8 +291,7 @@ static void say_order(const tsi_run *run)
 static void say_trace(const tsi_run *run)
 {
     const ts_train_config *c = run->config;
-    int64_t first = run->plan.step_first + 1, last = c->train.steps;
-    if (c->train.stop_after > 0 && c->train.stop_after < last) last = c->train.stop_after;
+    int64_t first = run->plan.step_first + 1, last = tsi_last_step(c);
     if (run->trace_first == 0 || ts_rank_index(run->me) != 0) return;
     if (first > last)
         tsi_log(TSI_LOG_WARN, "log.trace: nothing is written: no step is left to run");
@@ -320,6 +319,7 @@ ts_status tsi_run_set_up(tsi_run *run)
     TSI_TRY(tsi_keep_parse(c->checkpoint.keep, &keep));
     TSI_TRY(tsi_trace_parse(c->log.trace, &run->trace_first, &run->trace_last));
     say_trace(run);
+    tsi_state_room(run, tsi_last_step(c));
     run->keeps_best = keep.best > 0 && run->held_out.loader;
     run->late = run->options->late && device && !device->device->host_readable &&
                 run->scale.every == 0 && !run->stages;

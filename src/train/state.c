@@ -22,11 +22,13 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/intmath.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/state.h"
 #include "model/weights.h"
+#include "tensor/tensor.h"
 #include "tessera/version.h"
 #include "train/run.h"
 
@@ -311,6 +313,68 @@ ts_status tsi_state_wait(tsi_run *run)
     run->saving = false;
     saved(run);
     return TS_OK;
+}
+
+/* ---- room on the disk ------------------------------------------------------------------------ */
+
+typedef struct disk_bytes {
+    int64_t state, model; /* of one state; of its weights, which the model written at the end has */
+} disk_bytes;
+
+static ts_status add_bytes(const char *name, const char *of, ts_tensor *t, void *context)
+{
+    (void)name;
+    disk_bytes *d = context;
+    if (!t->layout) return TS_OK;
+    int64_t bytes = tsi_mul_most(t->layout->count, (int64_t)ts_dtype_size((ts_dtype)t->dtype));
+    d->state += bytes;
+    if (!of[0]) d->model += bytes;
+    return TS_OK;
+}
+
+static int64_t multiples(int64_t of, int64_t first, int64_t last) /* in (first, last] */
+{
+    return of > 0 ? last / of - first / of : 0;
+}
+
+/* How many more states than now there will be at once, at least: saves of evaluations that are the
+ * best so far are not counted. Until a save is complete it is one more than are kept. */
+static int64_t states_to_come(const tsi_run *run, const char *states, int64_t first, int64_t last)
+{
+    const ts_train_config *c = run->config;
+    tsi_keep keep;
+    int64_t every = c->checkpoint.every > 0 ? c->checkpoint.every : c->train.save_every;
+    int64_t saves = multiples(every, first, last) + !(every > 0 && last % every == 0), now = 0;
+    if (first >= last || tsi_keep_parse(c->checkpoint.keep, &keep) != TS_OK) return 0;
+    for (int64_t step = newest(states, INT64_MAX); step > 0; step = newest(states, step))
+        now++;
+    if (keep.last == 0 && !keep.every && !keep.best) return saves;
+    int64_t most = (keep.last > 0 ? keep.last : 1) + 1 + keep.best;
+    if (every > 0 && keep.every % every == 0)
+        most = tsi_max_i64(most, multiples(keep.every, 0, last));
+    return tsi_max_i64(tsi_min_i64(now + saves, most) - now, 1);
+}
+
+/* Of this rank's parts; in stages others have more, so that less is asked for than is written. */
+void tsi_state_room(tsi_run *run, int64_t last)
+{
+    char states[TSI_CONFIG_TEXT_MAX], room[32], is[32], model[32];
+    disk_bytes d = { 0 };
+    int64_t left, first = run->plan.step_first;
+    bool asks = ts_rank_index(run->me) == 0 && run->state && first < last &&
+                tsi_train_path(run->config, "state", states) == TS_OK &&
+                tsi_state_each(run->state, add_bytes, &d) == TS_OK &&
+                tsi_folder_free(run->config->train.output, &left);
+    if (!asks) return;
+    int64_t count = states_to_come(run, states, first, last);
+    double wanted = (double)count * (double)d.state + (double)d.model + TSI_FOLDER_SPARE;
+    if ((double)left >= wanted) return;
+    tsi_log(TSI_LOG_WARN,
+            "checkpoint: %s are free at %s, and this run is to write %lld more state%s of %s "
+            "(checkpoint.every, checkpoint.keep) and a model of %s: a save may not fit",
+            tsi_text_bytes(room, sizeof room, left), run->config->train.output, (long long)count,
+            count == 1 ? "" : "s", tsi_text_bytes(is, sizeof is, d.state),
+            tsi_text_bytes(model, sizeof model, d.model));
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */

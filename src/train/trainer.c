@@ -241,19 +241,13 @@ static int64_t ask(const tsi_run *run, const ts_train_step *s)
     return asked > stop ? asked : stop;
 }
 
-static int64_t last_step(const ts_train_config *c)
-{
-    int64_t after = c->train.stop_after;
-    return after > 0 && after < c->train.steps ? after : c->train.steps;
-}
-
 /* While steps are left out one after another the weights do not change: saving on the way would
  * only drive out the states of before. */
 static bool save_is_due(const tsi_run *run, int64_t step, int64_t stop)
 {
     const ts_train_config *c = run->config;
     int64_t every = c->checkpoint.every > 0 ? c->checkpoint.every : c->train.save_every;
-    if (stop || step == last_step(c)) return true;
+    if (stop || step == tsi_last_step(c)) return true;
     if (run->keeps_best && run->held_out.best_step == step) return true;
     return every > 0 && step % every == 0 && run->skipped == 0;
 }
@@ -332,7 +326,7 @@ static ts_status loop(tsi_run *run, ts_train_result *out)
     const ts_train_config *c = run->config;
     int64_t stop = tsi_eval_is_over(run), mark = tsi_clock_ns(), told = mark;
     open_step before = { .number = 0 };
-    for (int64_t step = run->plan.step_first; step < last_step(c) && !stop; step++) {
+    for (int64_t step = run->plan.step_first; step < tsi_last_step(c) && !stop; step++) {
         open_step now = { { .struct_size = sizeof now.s,
                             .step = step + 1,
                             .steps = c->train.steps,
