@@ -277,11 +277,15 @@ static CUresult run_kernel(const simulated_launch &launch)
     return end == SIMULATED_DONE ? CUDA_SUCCESS : complain(results[end], sentence);
 }
 
+/* A thread may have 255 of a block's 65,536 registers: a kernel that says nothing of its blocks is
+ * sure of them in blocks of 256 alone. */
+enum { THREADS_UNSAID = 256 };
+
 CALL cuLaunchKernelEx(const CUlaunchConfig *how, CUfunction function, void **parameters, void **)
 {
     ALIVE;
     const simulated_kernel *kernel = function->kernel;
-    unsigned most = kernel->threads ? kernel->threads : (unsigned)THREADS_MOST;
+    unsigned most = kernel->threads ? kernel->threads : (unsigned)THREADS_UNSAID;
     if (how->gridDimY != 1 || how->gridDimZ != 1 || how->blockDimY != 1 || how->blockDimZ != 1)
         return CUDA_ERROR_INVALID_VALUE; /* never asked for */
     if (how->gridDimX < 1 || how->blockDimX < 1 || how->blockDimX > THREADS_MOST ||

@@ -296,11 +296,11 @@ template <typename R> __device__ void weight(const tsi_cuda_add_norm_args &a)
 }
 
 #define ADD_NORM(name, type)                                                                       \
-    TSI_KERNEL(add_rms_norm_##name, tsi_cuda_add_norm_args)                                        \
+    TSI_KERNEL_BOUNDED(add_rms_norm_##name, tsi_cuda_add_norm_args, 1024)                          \
     {                                                                                              \
         forward<type>(a);                                                                          \
     }                                                                                              \
-    TSI_KERNEL(add_rms_norm_backward_##name, tsi_cuda_add_norm_args)                               \
+    TSI_KERNEL_BOUNDED(add_rms_norm_backward_##name, tsi_cuda_add_norm_args, 1024)                 \
     {                                                                                              \
         backward<type>(a);                                                                         \
     }

@@ -34,7 +34,9 @@ static __device__ __forceinline__ void wait_for_kernel_ahead()
 #endif
 }
 
-/* TSI_KERNEL(name, type of its arguments a) { body }; bounds are what __launch_bounds__ takes. */
+/* TSI_KERNEL(name, type of its arguments a) { body }; bounds are what __launch_bounds__ takes. A
+ * kernel without them has blocks of 256 threads at most: for more of them the compiler may have
+ * taken registers that a multiprocessor has not. */
 #define TSI_KERNEL(name, args) TSI_KERNEL_OF(name, args, )
 #define TSI_KERNEL_BOUNDED(name, args, ...)                                                        \
     TSI_KERNEL_OF(name, args, __launch_bounds__(__VA_ARGS__))

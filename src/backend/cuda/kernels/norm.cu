@@ -579,11 +579,11 @@ template <typename T> __device__ void norm_backward(const tsi_cuda_norm_args &a)
 }
 
 #define NORM(name, type)                                                                           \
-    TSI_KERNEL(norm_##name, tsi_cuda_norm_args)                                                    \
+    TSI_KERNEL_BOUNDED(norm_##name, tsi_cuda_norm_args, 512)                                       \
     {                                                                                              \
         norm<type>(a);                                                                             \
     }                                                                                              \
-    TSI_KERNEL(norm_backward_##name, tsi_cuda_norm_args)                                           \
+    TSI_KERNEL_BOUNDED(norm_backward_##name, tsi_cuda_norm_args, 512)                              \
     {                                                                                              \
         norm_backward<type>(a);                                                                    \
     }

@@ -337,11 +337,11 @@ template <typename T> __device__ void softmax_rows_backward(const tsi_cuda_softm
 }
 
 #define ROWS(name, type)                                                                           \
-    TSI_KERNEL(softmax_##name, tsi_cuda_softmax_args)                                              \
+    TSI_KERNEL_BOUNDED(softmax_##name, tsi_cuda_softmax_args, 512)                                 \
     {                                                                                              \
         softmax_rows<type>(a);                                                                     \
     }                                                                                              \
-    TSI_KERNEL(softmax_backward_##name, tsi_cuda_softmax_args)                                     \
+    TSI_KERNEL_BOUNDED(softmax_backward_##name, tsi_cuda_softmax_args, 512)                        \
     {                                                                                              \
         softmax_rows_backward<type>(a);                                                            \
     }

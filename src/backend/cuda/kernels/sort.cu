@@ -66,7 +66,7 @@ __device__ inline void sort_shared(uint64_t *key, int32_t *at, int padded)
     __syncthreads();
 }
 
-TSI_KERNEL(sort_lines, tsi_cuda_sort_args)
+TSI_KERNEL_BOUNDED(sort_lines, tsi_cuda_sort_args, 512)
 {
     TSI_BLOCK_MEMORY(uint64_t, key);
     int32_t *at = (int32_t *)(key + a.padded);
