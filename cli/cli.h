@@ -182,6 +182,8 @@ void cli_json_bench(
 /* Ranks of a mesh whose axes are roles; 0: "*", as many as there are. ts_last_error says why not.
  */
 ts_status cli_mesh_ranks(const char *text, int64_t *ranks);
+/* [coll] That mesh, of all ranks: a launcher may have started more, or fewer. NULL: recorded. */
+ts_mesh *cli_mesh_of_all(ts_rank *me, const char *text);
 /* --topology: -1, or the exit code after saying that there is no such. NULL and "auto" are right.
  */
 int cli_check_topology(const char *command, const char *name);

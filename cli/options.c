@@ -318,6 +318,16 @@ ts_status cli_mesh_ranks(const char *text, int64_t *ranks)
     return status;
 }
 
+ts_mesh *cli_mesh_of_all(ts_rank *me, const char *text)
+{
+    ts_mesh *mesh = ts_mesh_create(me, text);
+    int64_t ranks = mesh ? ts_mesh_size(mesh, NULL) : 0, all = ts_rank_count(me);
+    if (mesh && ranks != all)
+        ts_rank_fail(me, TS_ERR_ARG, "--mesh: \"%s\" has %lld ranks, this job has %lld", text,
+                     (long long)ranks, (long long)all);
+    return ts_rank_status(me) == TS_OK ? mesh : NULL;
+}
+
 int cli_check_topology(const char *command, const char *name)
 {
     ts_topology known;

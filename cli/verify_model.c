@@ -346,7 +346,7 @@ static ts_status work(ts_rank *me, void *argument)
 {
     verify_model *v = argument;
     if (ts_rank_index(me) == 0) v->is_first = true;
-    ts_mesh *mesh = ts_mesh_create(me, v->mesh);
+    ts_mesh *mesh = cli_mesh_of_all(me, v->mesh);
     int parts = ts_json_member(v->reference, "adamw") != NULL ? 2 : 1;
     for (int part = 0; part < parts && ts_rank_status(me) == TS_OK; part++) {
         verify_pipe pipe;

@@ -130,12 +130,15 @@ says "a run with more stages than blocks" 2 "4 blocks cannot be cut into 5 stage
     --set parallel.mesh="pp=5" --set train.resume=0
 says "a run with no micro-batches" 2 "parallel.micro_batches: expected a whole number from 1" "$tessera" train \
     "$work/a.ini" --set parallel.micro_batches=0
-text() { "$tessera" generate "$work/run/model" --prompt The --tokens 6 --temperature 0 "$@" 2>&1 | od -c; }
-if [ "$(text)" = "$(text --mesh "pp=2, tp=2")" ]; then
-    pass "stages generate as one rank does"
-else
-    fail "stages generate as one rank does" "$(text --mesh pp=2)"
-fi
+generate=("$tessera" generate "$work/run/model" --prompt The --tokens 6 --temperature 0)
+check_text() { # name what generates
+    if [ "$("${generate[@]}" 2>&1)" = "$("${@:2}" 2>&1)" ]; then
+        pass "$1"
+    else
+        fail "$1" "$("${@:2}" 2>&1 | od -c)"
+    fi
+}
+check_text "stages generate as one rank does" "${generate[@]}" --mesh "pp=2, tp=2"
 says "a run is evaluated through its stages" 0 "done after step 2" "$tessera" train "$work/a.ini" --set train.resume=0 \
     --set train.steps=2 --set parallel.mesh="pp=2, dp=2" --set train.eval_every=1 --set data.held_out="$work/text.txt"
 for mpi in openmpi mpich; do
@@ -143,6 +146,9 @@ for mpi in openmpi mpich; do
     says "a pipeline trains with $mpi" 0 "measured in the last step" mpirun.$mpi -n 4 "$tessera" train "$work/a.ini" \
         --set parallel.mesh="pp=2, tp=2" --set parallel.schedule=search --set train.resume=0
     check_same "it loses as one rank does with $mpi"
+    check_text "it generates with $mpi" mpirun.$mpi -n 4 "${generate[@]}" --mesh "pp=2, tp=2"
+    says "a mesh of some of the processes of $mpi" 2 '"pp=2" has 2 ranks, this job has 4' mpirun.$mpi -n 4 \
+        "${generate[@]}" --mesh pp=2
 done
 
 # ---- the bench ---------------------------------------------------------------------------------------------
