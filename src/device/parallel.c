@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel.c - helpers of a rank that join its loops.
+/* parallel.c - helpers of a rank that join its loops (loop.h).
  *
- * A loop is open while its state word has the top bit; the other bits count the helpers inside. A
- * helper joins by a compare-and-swap on the open state, so one that wakes too late finds the loop
- * closed and nobody waits for it. The rank closes the loop when no range is left, and returns when
- * the last helper has gone out.
- *
- *   turn   +1 per loop: helpers wait for it to change
- *   next   first piece that nobody has taken
- *   state  OPEN | helpers inside
- *
- * INV: fn, context, count and chunk are written only while the loop is closed and empty. */
+ * A rank has one loop at a time. `turn` goes up by one for each, and helpers wait for it to change;
+ * one that wakes too late finds the loop closed, or the next one open. */
 #include "device/parallel.h"
 
 #include <stdlib.h>
@@ -22,9 +14,10 @@
 #include "base/intmath.h"
 #include "base/launcher.h"
 #include "base/thread.h"
+#include "device/guests.h"
+#include "device/loop.h"
 
-enum { SPIN_NS = 20000, THREADS_MAX = 1024, RANGES_PER_THREAD = 4, STACK_BYTES = 512 * 1024 };
-#define OPEN 0x80000000u
+enum { THREADS_MAX = 1024, RANGES_PER_THREAD = 4, STACK_BYTES = 512 * 1024 };
 
 typedef struct helper {
     pthread_t thread;
@@ -33,11 +26,9 @@ typedef struct helper {
 } helper;
 
 typedef struct team {
-    tsi_parallel_fn fn;
-    void *context;
-    int64_t count, chunk;
-    _Atomic int64_t next;
-    tsi_word state, turn;
+    tsi_loop own;
+    tsi_loop *loop; /* that one, or the world's, where guests find it */
+    tsi_word turn;
     _Atomic bool leaving;
     _Atomic bool inside;      /* a loop is running: of the rank, or of its queue's thread */
     int32_t threads, started; /* wanted, with the rank's own; helpers that run */
@@ -45,33 +36,6 @@ typedef struct team {
 } team;
 
 /* ---- helpers --------------------------------------------------------------------------------- */
-
-static void take_ranges(team *t, int32_t worker)
-{
-    for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(&t->next, t->chunk, memory_order_relaxed);
-        if (begin >= t->count) return;
-        int64_t end = begin + t->chunk < t->count ? begin + t->chunk : t->count;
-        t->fn(t->context, begin, end, worker);
-    }
-}
-
-static bool join(team *t)
-{
-    uint32_t state = atomic_load_explicit(&t->state, memory_order_relaxed);
-    while (state & OPEN) {
-        if (atomic_compare_exchange_weak_explicit(&t->state, &state, state + 1,
-                                                  memory_order_acquire, memory_order_relaxed))
-            return true;
-    }
-    return false;
-}
-
-static void leave(team *t)
-{
-    uint32_t before = atomic_fetch_sub_explicit(&t->state, 1, memory_order_release);
-    if (before == 1) tsi_wake_one(&t->state); /* closed, and this was the last one inside */
-}
 
 static void *help(void *argument)
 {
@@ -82,13 +46,14 @@ static void *help(void *argument)
         uint32_t turn = atomic_load_explicit(&t->turn, memory_order_acquire);
         if (atomic_load_explicit(&t->leaving, memory_order_relaxed)) return NULL;
         if (turn == seen) {
-            (void)tsi_wait_word(&t->turn, seen, SPIN_NS, INT64_MAX);
+            (void)tsi_wait_word(&t->turn, seen, TSI_LOOP_SPIN_NS, INT64_MAX);
             continue;
         }
         seen = turn;
-        if (!join(t)) continue;
-        if (me->worker < t->threads) take_ranges(t, me->worker);
-        leave(t);
+        if (!tsi_loop_join(t->loop, TSI_LOOP_OPEN)) continue;
+        while (me->worker < t->threads && tsi_loop_take(t->loop, me->worker))
+            continue;
+        tsi_loop_leave(t->loop);
     }
 }
 
@@ -136,12 +101,15 @@ static int32_t threads_by_default(const ts_rank *rank)
 
 static void *team_create(ts_rank *rank)
 {
-    team *t = tsi_calloc(1, sizeof *t);
+    team *t = tsi_alloc_aligned(sizeof *t, TSI_CACHE_LINE);
     if (!t) {
         (void)tsi_fail_memory("the threads of a rank", sizeof *t);
         return NULL;
     }
+    memset((void *)t, 0, sizeof *t);
     t->threads = threads_by_default(rank);
+    t->loop = tsi_guests_loop_of(rank);
+    if (!t->loop) t->loop = &t->own;
     return t;
 }
 
@@ -173,49 +141,68 @@ static TSI_COLD void start_helpers(team *t)
 
 /* ---- loops ----------------------------------------------------------------------------------- */
 
-static void run_together(team *t, int64_t count, int64_t chunk, tsi_parallel_fn fn, void *context)
+static void run_together(ts_rank *rank, team *t, bool guests, int64_t count, int64_t chunk,
+                         tsi_parallel_fn fn, void *context)
 {
-    TSI_ASSERT(atomic_load_explicit(&t->state, memory_order_relaxed) == 0);
-    t->fn = fn;
-    t->context = context;
-    t->count = count;
-    t->chunk = chunk;
-    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&t->state, OPEN, memory_order_release);
+    TSI_ASSERT(atomic_load_explicit(&t->loop->state, memory_order_relaxed) == 0);
+    if (guests)
+        tsi_guests_open(rank, t->loop, count, chunk, fn, context);
+    else
+        tsi_loop_open(t->loop, TSI_LOOP_OPEN, count, chunk, fn, context);
     atomic_fetch_add_explicit(&t->turn, 1, memory_order_release);
     tsi_wake_all(&t->turn);
-    take_ranges(t, 0);
-    uint32_t state = atomic_fetch_and_explicit(&t->state, ~OPEN, memory_order_acquire) & ~OPEN;
-    while (state != 0) {
-        (void)tsi_wait_word(&t->state, state, SPIN_NS, INT64_MAX);
-        state = atomic_load_explicit(&t->state, memory_order_acquire);
-    }
+    while (tsi_loop_take(t->loop, 0))
+        continue;
+    if (guests)
+        tsi_guests_close(rank, t->loop);
+    else
+        tsi_loop_close(t->loop);
     atomic_store_explicit(&t->inside, false, memory_order_release);
+}
+
+/* May guests come to its loops? */
+static bool has_guests(const team *t)
+{
+    return t->loop != &t->own;
+}
+
+/* Its threads are there, and no loop of it runs; else NULL. */
+static team *enter(ts_rank *rank, bool guests)
+{
+    team *t = team_of(rank);
+    bool alone = t && t->threads <= 1 && !(guests && has_guests(t));
+    if (!t || alone || atomic_exchange_explicit(&t->inside, true, memory_order_acquire))
+        return NULL;
+    if (t->threads > t->started + 1) start_helpers(t);
+    if (t->threads > 1 || (guests && has_guests(t))) return t;
+    atomic_store_explicit(&t->inside, false, memory_order_release);
+    return NULL;
 }
 
 void tsi_parallel_for(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_fn fn,
                       void *context)
 {
     if (count <= 0 || tsi_dry(rank)) return;
-    if (count <= grain || !rank) {
-        fn(context, 0, count, 0);
-        return;
-    }
-    team *t = team_of(rank);
-    if (!t || t->threads <= 1 || atomic_exchange_explicit(&t->inside, true, memory_order_acquire)) {
-        fn(context, 0, count, 0);
-        return;
-    }
-    if (t->threads > t->started + 1) start_helpers(t);
-    if (t->threads <= 1) {
-        atomic_store_explicit(&t->inside, false, memory_order_release);
+    team *t = count > grain && rank ? enter(rank, false) : NULL;
+    if (!t) {
         fn(context, 0, count, 0);
         return;
     }
     int64_t ranges = (int64_t)t->threads * RANGES_PER_THREAD;
     int64_t chunk = (count - 1) / ranges + 1;
     if (chunk < grain) chunk = grain;
-    run_together(t, count, chunk, fn, context);
+    run_together(rank, t, false, count, chunk, fn, context);
+}
+
+void tsi_parallel_for_all(ts_rank *rank, int64_t count, int64_t grain, tsi_parallel_fn fn,
+                          void *context)
+{
+    if (count <= 0 || tsi_dry(rank)) return;
+    team *t = count > grain && rank ? enter(rank, true) : NULL;
+    if (t)
+        run_together(rank, t, has_guests(t), count, grain, fn, context);
+    else
+        fn(context, 0, count, 0);
 }
 
 int32_t tsi_parallel_threads(ts_rank *rank)

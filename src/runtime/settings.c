@@ -161,6 +161,7 @@ static ts_status check_others(void)
                 { "TESSERA_MPI_SHM", { "0", "1" } },
                 { "TESSERA_MPI_CMA", { "0", "1" } },
                 { "TESSERA_DETERMINISTIC", { "0", "1" } },
+                { "TESSERA_GUESTS", { "off", "on" } },
                 { "TESSERA_CUDNN", { "off", "on" } },
                 { "TESSERA_CUDA_BESIDE", { "off", "on" } },
                 { "TESSERA_CUDA_EARLY", { "off", "on" } } };

@@ -75,7 +75,8 @@ TS_TEST(settings_others_refused)
         { "TESSERA_FALLBACK", "", "none" },    { "TESSERA_ISA", "avx512", "avx" },
         { "TESSERA_DEVICE_SYNC", "1", "yes" }, { "TESSERA_MPI_SHM", "0", "off" },
         { "TESSERA_CUDNN", "off", "0" },       { "TESSERA_NODES", "3, 1", "3, 0" },
-        { "TESSERA_NODES", "2", "2," },        { "TESSERA_NODES", "", "two" }
+        { "TESSERA_NODES", "2", "2," },        { "TESSERA_NODES", "", "two" },
+        { "TESSERA_GUESTS", "on", "yes" }
     };
     clean_environment();
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

@@ -2,8 +2,8 @@
 /* engine.c - the threads engine: opening, starting, waiting, progress.
  *
  * A rank waits in its own chair: it runs what parts there are, spins briefly if every rank has a
- * core, then sleeps. Whoever changes something that it waits for stores the change first and rings
- * its chair after.
+ * core, then sleeps, or computes for ranks that are late (device/guests.h). Whoever changes
+ * something that it waits for stores the change first and rings its chair after.
  *
  * INV: between "sleeping" and the sleep itself a rank looks once more, so no ring is lost. */
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "comm/threads/threads.h"
+#include "device/guests.h"
 
 enum {
     SPIN_NS = 20000,
@@ -33,6 +34,7 @@ static ts_status threads_open(const tsi_engine_options *options, void **state)
         world->rank_count = given ? options->user->rank_count : tsi_core_count();
         world->local_count = world->rank_count;
     }
+    TSI_TRY(tsi_guests_prepare(world));
     tsi_threads *engine = tsi_calloc(1, sizeof *engine);
     size_t bytes = (size_t)world->local_count * sizeof(tsi_chair);
     tsi_chair *chair = engine != NULL ? tsi_alloc_aligned(bytes, TSI_CACHE_LINE) : NULL;
@@ -211,6 +213,19 @@ static void show(const visit *v)
     atomic_store_explicit(&v->chair->peer, peer, memory_order_release);
 }
 
+static bool is_rung(const void *visit_of_chair)
+{
+    const visit *v = visit_of_chair;
+    return atomic_load_explicit(&v->chair->rung, memory_order_seq_cst) || is_wakeful(v);
+}
+
+/* Nothing to do but to wait, or to compute for those who are late. */
+static bool rest(const visit *v, uint32_t word)
+{
+    const tsi_guest_wait wait = { &v->chair->word, word, v->deadline_ns, is_rung, v };
+    return tsi_wait_as_guest(v->work->rank, &wait);
+}
+
 /* False: the deadline passed. Then it still counts as one who sleeps, until it has said so: others
  * whose time is over look whom it waits for. */
 static bool sit(visit *v)
@@ -221,7 +236,7 @@ static bool sit(visit *v)
     atomic_store_explicit(&v->chair->rung, 0, memory_order_seq_cst);
     atomic_store_explicit(&v->chair->sleeping, 1, memory_order_seq_cst);
     uint32_t word = atomic_load_explicit(&v->chair->word, memory_order_seq_cst);
-    if (!is_wakeful(v)) in_time = tsi_wait_word(&v->chair->word, word, 0, v->deadline_ns);
+    if (!is_wakeful(v)) in_time = rest(v, word);
     if (in_time) atomic_store_explicit(&v->chair->sleeping, 0, memory_order_seq_cst);
     return in_time;
 }

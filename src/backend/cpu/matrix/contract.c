@@ -239,7 +239,6 @@ static void cut(tasks *t, int64_t batches)
 
 static void run_tasks(void *context, int64_t begin, int64_t end, int32_t worker)
 {
-    (void)worker;
     const tasks *t = context;
     int64_t size = (int64_t)ts_dtype_size(t->p->compute);
     for (int64_t task = begin; task < end; task++) {
@@ -247,6 +246,8 @@ static void run_tasks(void *context, int64_t begin, int64_t end, int32_t worker)
         int64_t block = task % t->per_product;
         int64_t row = block / t->across * t->row_step, column = block % t->across * t->column_step;
         add_batch(t->p, task / t->per_product, &g);
+        g.rank = t->p->rank;
+        g.worker = worker;
         g.a = (const char *)g.a + row * g.am * size;
         g.b = (const char *)g.b + column * g.bn * size;
         g.c = (char *)g.c + (row * g.cm + column * g.cn) * size;

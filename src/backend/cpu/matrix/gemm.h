@@ -22,9 +22,15 @@ typedef struct tsi_gemm {
     void *c;
     int64_t am, ak, bk, bn, cm, cn; /* a[i * am + l * ak], b[l * bk + j * bn], c[i * cm + j * cn] */
     bool accumulate;
-    bool wide;    /* bf16: c is f32, and a sum is not rounded */
-    bool swapped; /* a and b are the contraction's b and a: c is computed as its transpose */
+    bool wide;      /* bf16: c is f32, and a sum is not rounded */
+    bool swapped;   /* a and b are the contraction's b and a: c is computed as its transpose */
+    int32_t worker; /* of the rank's loops: who computes it. f32 in tiles of our own: ranks that */
+    ts_rank *rank;  /* wait may help (device/guests.h); NULL: nobody does */
 } tsi_gemm;
+
+/* Products of numbers: fewer are over before a guest could help; more of them make a piece that a
+ * guest would come too late by. */
+enum { TSI_GEMM_ALONE = 1 << 22, TSI_GEMM_PIECE = 1 << 26 };
 
 /* Is a matrix with these strides what BLAS takes: one stride 1, the other at least the row? */
 bool tsi_gemm_fits(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride);
@@ -51,6 +57,7 @@ typedef struct tsi_tiles_room {
 enum {
     TSI_TILES_DEPTH = 256,
     TSI_TILES_BAND = 48,
+    TSI_TILES_COLUMNS = 256, /* of a thread's room, at least */
     TSI_TILES_BAND_LEAST = 12,
     TSI_TILES_COLUMNS_LEAST = 32
 };
@@ -59,6 +66,8 @@ void tsi_tiles_base(const tsi_gemm *gemm, const tsi_tiles_room *room);
 void tsi_tiles_avx2(const tsi_gemm *gemm, const tsi_tiles_room *room);
 void tsi_tiles_avx512(const tsi_gemm *gemm, const tsi_tiles_room *room);
 #endif
+/* Where the calling thread packs, until it ends; false: there is no memory for it. */
+bool tsi_tiles_room_of_thread(tsi_tiles_room *out);
 void tsi_gemm_f32(const tsi_gemm *gemm); /* on the calling thread; any strides but cn, which is 1 */
 bool tsi_gemm_f32_is_ours(void);         /* is it, here? As fast as a good BLAS, or there is none */
 

@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "device/cpu.h"
+#include "device/guests.h"
 #include "device/number.h"
 
 enum {
@@ -17,9 +18,11 @@ enum {
     CHUNK_COLUMNS = 2048,
     BLOCK_ROWS = 64,
     BLOCK_COLUMNS = 256,
-    FEW_COLUMNS = 64, /* of a block of all rows */
+    SUMS_MOST = 96 * BLOCK_COLUMNS, /* of a block whose rows are whole tiles */
+    FEW_COLUMNS = 64,               /* of a block of all rows */
     DEPTH = 1024
 };
+_Static_assert(SUMS_MOST <= TSI_TILES_COLUMNS * TSI_TILES_DEPTH, "a guest's room holds a block");
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
@@ -111,17 +114,16 @@ static void store_row(const blocks *x, int64_t at, const float *sum, int64_t col
     }
 }
 
-static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker)
+/* `panel`: of few rows. */
+static void run_some(const blocks *x, int64_t begin, int64_t end, float *sum, uint16_t *panel)
 {
-    const blocks *x = context;
-    float *sum = x->sums + worker * x->row_step * x->column_step;
     for (int64_t block = begin; block < end; block++) {
         int64_t row = block / x->across * x->row_step, column = block % x->across * x->column_step;
         int64_t rows = x->m - row < x->row_step ? x->m - row : x->row_step;
         int64_t columns = x->n - column < x->column_step ? x->n - column : x->column_step;
         tsi_bf16_begin(x->tile);
-        if (x->panel)
-            multiply_few(x, column, columns, x->panel + worker * x->b.panel_size, sum);
+        if (panel)
+            multiply_few(x, column, columns, panel, sum);
         else
             multiply_block(x, row, column, rows, columns, sum);
         tsi_bf16_end(x->tile);
@@ -130,7 +132,33 @@ static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker
     }
 }
 
+static TSI_NOINLINE void run_on_stack(const blocks *x, int64_t begin, int64_t end)
+{
+    _Alignas(TSI_CACHE_LINE) float sum[SUMS_MOST];
+    run_some(x, begin, end, sum, NULL);
+}
+
+static void run_blocks(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    const blocks *x = context;
+    tsi_tiles_room room;
+    if (worker != TSI_GUEST)
+        run_some(x, begin, end, x->sums + worker * x->row_step * x->column_step,
+                 x->panel ? x->panel + worker * x->b.panel_size : NULL);
+    else if (tsi_tiles_room_of_thread(&room))
+        run_some(x, begin, end, room.b, NULL);
+    else
+        run_on_stack(x, begin, end);
+}
+
 /* ---- the product ----------------------------------------------------------------------------- */
+
+/* Is there enough for others to come, and in pieces that are soon over? */
+static bool is_for_guests(const blocks *x)
+{
+    return !x->panel && x->m * x->n * x->k >= TSI_GEMM_ALONE &&
+           x->row_step * x->column_step * x->k <= TSI_GEMM_PIECE;
+}
 
 /* The part of the result at (row, column), with b packed. */
 static void run_chunk(ts_rank *rank, const tsi_gemm *g, blocks *x, int64_t row, int64_t column)
@@ -143,7 +171,10 @@ static void run_chunk(ts_rank *rank, const tsi_gemm *g, blocks *x, int64_t row, 
     pack(rank, &x->a);
     x->across = (x->n - 1) / x->column_step + 1;
     int64_t down = (x->m - 1) / x->row_step + 1;
-    tsi_parallel_for(rank, x->across * down, 1, run_blocks, x);
+    if (is_for_guests(x))
+        tsi_parallel_for_all(rank, x->across * down, 1, run_blocks, x);
+    else
+        tsi_parallel_for(rank, x->across * down, 1, run_blocks, x);
 }
 
 ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm *g)
@@ -160,6 +191,7 @@ ts_status tsi_gemm_bf16(ts_rank *rank, const tsi_bf16_tile *tile, const tsi_gemm
                  .wide = g->wide };
     x.row_step = tsi_min_i64(tsi_round_up(BLOCK_ROWS, tile->mr), rows);
     x.column_step = tsi_min_i64(tsi_round_up(few ? FEW_COLUMNS : BLOCK_COLUMNS, tile->nr), columns);
+    TSI_ASSERT(x.row_step * x.column_step <= SUMS_MOST);
     x.a = tsi_panels_a(tile, 0, g->k);
     x.b = tsi_panels_b(tile, 0, g->k);
     x.a.stride = g->am;

@@ -27,21 +27,26 @@ static void make_room_key(void)
     cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
     room_columns = cache <= 0 ? 512 : cache >= 2048 * column ? 1024 : cache / column / 2;
-    if (room_columns < 256) room_columns = 256;
+    if (room_columns < TSI_TILES_COLUMNS) room_columns = TSI_TILES_COLUMNS;
     room_key_made = pthread_key_create(&room_key, tsi_free_kept) == 0;
 }
 
-/* NULL: no memory. */
-static float *room_of_thread(void)
+bool tsi_tiles_room_of_thread(tsi_tiles_room *out)
 {
     pthread_once(&room_once, make_room_key);
     float *room = room_key_made ? pthread_getspecific(room_key) : NULL;
-    if (TSI_LIKELY(room) || !room_key_made) return room;
-    size_t floats = (size_t)(TSI_TILES_BAND + room_columns) * TSI_TILES_DEPTH;
-    room = tsi_alloc_kept(floats * sizeof *room, TSI_CACHE_LINE);
-    if (!room || pthread_setspecific(room_key, room) == 0) return room;
-    tsi_free_kept(room);
-    return NULL;
+    if (TSI_UNLIKELY(!room) && room_key_made) {
+        size_t floats = (size_t)(TSI_TILES_BAND + room_columns) * TSI_TILES_DEPTH;
+        room = tsi_alloc_kept(floats * sizeof *room, TSI_CACHE_LINE);
+        if (room && pthread_setspecific(room_key, room) != 0) {
+            tsi_free_kept(room);
+            room = NULL;
+        }
+    }
+    if (!room) return false;
+    *out = (tsi_tiles_room){ room, room + TSI_TILES_BAND * TSI_TILES_DEPTH, TSI_TILES_BAND,
+                             room_columns };
+    return true;
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -78,14 +83,11 @@ void tsi_gemm_f32(const tsi_gemm *g)
         if (!g->accumulate) clear(g);
         return;
     }
-    float *mine = room_of_thread();
-    if (!mine) {
+    tsi_tiles_room room;
+    if (tsi_tiles_room_of_thread(&room))
+        tiles_of_machine()(g, &room);
+    else
         multiply_on_stack(tiles_of_machine(), g);
-        return;
-    }
-    tsi_tiles_room room = { mine, mine + TSI_TILES_BAND * TSI_TILES_DEPTH, TSI_TILES_BAND,
-                            room_columns };
-    tiles_of_machine()(g, &room);
 }
 
 bool tsi_gemm_f32_is_ours(void)

@@ -268,12 +268,12 @@ typedef struct forward {
     char *y;       /* [held, F] */
     int64_t columns, rows;
     ts_dtype compute;
+    ts_rank *rank;
 } forward;
 
 static void forward_some(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     const forward *f = context;
-    (void)worker;
     int64_t size = (int64_t)ts_dtype_size(f->compute);
     for (int64_t i = begin; i < end; i++) {
         const piece *p = &f->sorted->piece[i];
@@ -288,7 +288,9 @@ static void forward_some(void *context, int64_t begin, int64_t end, int32_t work
                           .bk = f->w->column,
                           .bn = f->w->row,
                           .cm = f->rows,
-                          .cn = 1 };
+                          .cn = 1,
+                          .worker = worker,
+                          .rank = f->rank };
         (void)tsi_gemm_blas(f->compute, &gemm);
     }
 }
@@ -303,7 +305,7 @@ static ts_status forward_sorted(const tsi_kernel_io *io, const sorted *s, ts_dty
     if (status == TS_OK) status = rows_get(io, y, s, compute, false, &out, &to);
     if (status == TS_OK) status = matrices_get(io->rank, w, compute, &m);
     if (status == TS_OK && w->extent[2] > 0) {
-        forward f = { s, &m, from, to, w->extent[2], w->extent[1], compute };
+        forward f = { s, &m, from, to, w->extent[2], w->extent[1], compute, io->rank };
         tsi_parallel_for(io->rank, s->piece_count, 1, forward_some, &f);
     } else if (status == TS_OK && to && !tsi_dry(io->rank)) {
         memset(to, 0, (size_t)(s->held * w->extent[1]) * ts_dtype_size(compute));
@@ -335,6 +337,7 @@ typedef struct backward {
     const char *dy, *x; /* [held, F], [held, C] */
     char *sum;          /* [E, F, C] of `compute` */
     ts_dtype compute;
+    ts_rank *rank;
 } backward;
 
 /* dw[e] is the sum over the group's rows, all at once: one product, and the rows' order is theirs.
@@ -342,7 +345,6 @@ typedef struct backward {
 static void backward_some(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     const backward *b = context;
-    (void)worker;
     const tsi_block *dw = b->dw;
     int64_t rows = dw->extent[1], columns = dw->extent[2];
     int64_t size = (int64_t)ts_dtype_size(b->compute),
@@ -361,7 +363,9 @@ static void backward_some(void *context, int64_t begin, int64_t end, int32_t wor
                           .bk = columns,
                           .bn = 1,
                           .cm = columns,
-                          .cn = 1 };
+                          .cn = 1,
+                          .worker = worker,
+                          .rank = b->rank };
         if (count > 0)
             (void)tsi_gemm_blas(b->compute, &gemm);
         else
@@ -384,7 +388,7 @@ static ts_status backward_sorted(const tsi_kernel_io *io, const sorted *s, ts_dt
     if (status == TS_OK)
         status = tsi_scratch_get(&sum, io->rank, elements + 1, ts_dtype_size(compute));
     if (status == TS_OK && elements > 0) {
-        backward b = { s, dw, by_dy, by_x, sum.data, compute };
+        backward b = { s, dw, by_dy, by_x, sum.data, compute, io->rank };
         tsi_parallel_for(io->rank, s->groups, 1, backward_some, &b);
     }
     tsi_scratch_done(&sum);

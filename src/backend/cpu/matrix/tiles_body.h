@@ -18,6 +18,7 @@
 
 #include "backend/cpu/matrix/gemm.h"
 #include "backend/cpu/rows/vf.h"
+#include "device/guests.h"
 
 enum {
     DEPTH = TSI_TILES_DEPTH,
@@ -435,6 +436,47 @@ static void stream_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s,
         run_few(&s, room->b, false);
 }
 
+/* All rows by the columns of s, which are packed: bands of `rows`, one a piece. */
+typedef struct bands {
+    const tsi_gemm *g;
+    const float *a; /* at the first number of k */
+    strip s;        /* of the first row */
+    float *band;    /* whose thread it is has it; guests have their own */
+    int64_t rows;
+} bands;
+
+/* Rows begin .. end-1, as many at a time as `band` holds. */
+static void run_rows(const bands *x, int64_t begin, int64_t end, float *band, int64_t most)
+{
+    strip s = x->s;
+    s.a = band;
+    for (int64_t row = begin; row < end; row += most) {
+        s.rows = end - row < most ? end - row : most;
+        s.c = x->s.c + row * s.cm;
+        pack_band(x->g, x->a + row * x->g->am, &s, band);
+        run_packed(x->g, s);
+    }
+}
+
+static TSI_NOINLINE void run_on_stack(const bands *x, int64_t begin, int64_t end)
+{
+    _Alignas(TSI_CACHE_LINE) float band[TSI_TILES_BAND_LEAST * TSI_TILES_DEPTH];
+    run_rows(x, begin, end, band, TSI_TILES_BAND_LEAST);
+}
+
+static void run_bands(void *context, int64_t begin, int64_t end, int32_t worker)
+{
+    const bands *x = context;
+    tsi_tiles_room room;
+    int64_t first = begin * x->rows, last = end * x->rows < x->g->m ? end * x->rows : x->g->m;
+    if (worker != TSI_GUEST)
+        run_rows(x, first, last, x->band, x->rows);
+    else if (tsi_tiles_room_of_thread(&room))
+        run_rows(x, first, last, room.band, room.rows);
+    else
+        run_on_stack(x, first, last);
+}
+
 /* The columns of s, from `column` on, and its numbers of k from l on: all rows, band by band. */
 static void run_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s, int64_t l,
                       int64_t column)
@@ -445,13 +487,13 @@ static void run_block(const tsi_gemm *g, const tsi_tiles_room *room, strip s, in
         s.step = g->bk;
     }
     pack_panels(g, l, s.depth, column, s.unpacked, s.columns, room->b);
-    for (int64_t row = 0; row < g->m; row += room->rows) {
-        const float *from = (const float *)g->a + row * g->am + l * g->ak;
-        s.rows = g->m - row < room->rows ? g->m - row : room->rows;
-        s.c = (float *)g->c + row * g->cm + column;
-        pack_band(g, from, &s, room->band);
-        run_packed(g, s);
-    }
+    s.c = (float *)g->c + column;
+    bands x = { g, (const float *)g->a + l * g->ak, s, room->band, room->rows };
+    int64_t count = (g->m - 1) / room->rows + 1;
+    if (!g->rank || g->m * s.columns * s.depth < TSI_GEMM_ALONE)
+        run_bands(&x, 0, count, g->worker);
+    else
+        tsi_guests_loop(g->rank, g->worker, count, run_bands, &x);
 }
 
 /* Few rows by columns whose numbers of k lie together: a panel is read while it is in the first
