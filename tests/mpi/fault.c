@@ -483,7 +483,6 @@ static bool says(const char *text, const char *words)
     return words == NULL || strstr(text, words) != NULL;
 }
 
-/* The words a survivor must hear. */
 /* As the launcher counts: there is no world yet. */
 static int64_t process_index(void)
 {
@@ -499,6 +498,7 @@ static bool is_named(const run *this)
     return this->culprit == (nobody_alone ? -1 : 1) || this->culprit == NOBODY;
 }
 
+/* The words a survivor must hear. */
 static bool is_right(const run *this, ts_status status, const char *text)
 {
     if (!is_named(this)) return false;
