@@ -20,13 +20,24 @@ static const char *behind(const char *text, const char *word, size_t length)
     return begins && text[length] == ':' && text[length + 1] == ' ' ? text + length + 2 : text;
 }
 
+/* What the command was given beside options: a sentence may begin with one of these. */
+static char *const *given;
+
+static bool is_given(const char *word)
+{
+    for (size_t i = 0; given && given[i]; i++)
+        if (strcmp(given[i], word) == 0) return true;
+    return false;
+}
+
 /* Sentences of the library begin with what was asked for: with the command, or the option that the
  * sentence is about, that would stand there twice. */
 static void say_once(const char *command, const char *text)
 {
-    const char *word = strrchr(command, ' '), *rest = behind(text, command, strlen(command));
+    const char *word = strrchr(command, ' '), *rest = text;
+    if (word) rest = behind(rest, command, strlen(command));
     word = word ? word + 1 : command;
-    rest = behind(rest, word, strlen(word));
+    if (!is_given(word)) rest = behind(rest, word, strlen(word));
     size_t option = strncmp(rest, "--", 2) == 0 ? strcspn(rest, ": ") : 0;
     if (option > 2 && strncmp(rest + option, ": ", 2) == 0) {
         fprintf(stderr, "%.*s: ", (int)option, rest);
@@ -307,6 +318,7 @@ int cli_parse(const cli_usage *usage, int *argc, char **argv)
     }
     *argc = kept;
     argv[kept] = NULL;
+    given = argv + 1;
     return -1;
 }
 

@@ -137,6 +137,7 @@ ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
         if (!leaf->grad) return ts_rank_status(leaf->rank);
     }
     leaf->touched = 1;
+    leaf->terms++;
     leaf->settled = 0;
     if (ts_tensor_layout(leaf->grad)) addition = ts_add(leaf->grad, addition);
     TSI_TRY(ts_tensor_write(leaf->grad, addition));

@@ -48,7 +48,7 @@ typedef struct tsi_leaf { /* what has a gradient of its own; counted by tensors 
     int32_t touched;  /* in the backward going on */
     int32_t settled;  /* the gradient has the leaf's layout */
     int32_t is_inner; /* the input of a function that runs again: its gradient goes on outside */
-    int32_t reserved;
+    uint32_t terms;   /* how many came, ever: whether some did meanwhile */
     tsi_grad_hook *hooks;
     ts_tensor *self; /* weak: the handle hooks get */
     /* Somebody else settles it, with others: told when it is complete; or NULL. What earlier

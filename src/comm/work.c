@@ -403,7 +403,7 @@ bool tsi_work_test(ts_work *work)
 
 /* Who asks again and again waits, too, from the first look on, and no longer than who waits: from
  * then on a wait is over at once, and says who did not come. */
-static void ask_no_longer(ts_work *work)
+static void ask_alone(ts_work *work)
 {
     const tsi_comm_world *world = work->comm->world;
     tsi_work *base = &work->base;
@@ -417,13 +417,20 @@ static void ask_no_longer(ts_work *work)
     }
 }
 
+/* Are all that are waited for done? */
+static bool ask_no_longer(ts_work *work)
+{
+    bool before = work->before == NULL || ask_no_longer(work->before);
+    ts_work *one = work->batch ? work->inside : work;
+    while (one != NULL) {
+        ask_alone(one);
+        one = work->batch ? one->next : NULL;
+    }
+    return before && all_done(work);
+}
+
 int ts_work_test(ts_work *work)
 {
     if (work == NULL || check_thread(work) != TS_OK || tsi_work_test(work)) return 1;
-    ts_work *one = work->batch ? work->inside : work;
-    while (one != NULL) {
-        ask_no_longer(one);
-        one = work->batch ? one->next : NULL;
-    }
-    return all_done(work);
+    return ask_no_longer(work);
 }

@@ -176,6 +176,7 @@ static ts_status end_backward(ts_module *m, tsi_unit *u)
     /* Gathered by hand, it has its gradients all the same, and stays. */
     if (!leave(u, u->backwards, u->open, &u->backward_passed)) return TS_OK;
     const tsi_backward *running = tsi_autograd_state_of(m->rank)->running;
+    if (u->options.unused && running && !running->outer) tsi_unit_note_use(u);
     if (running && !running->outer && !running->lazy) {
         if (u->options.unused) TSI_TRY(tsi_unit_agree(u));
         TSI_TRY(tsi_unit_reduce(u));

@@ -449,6 +449,7 @@ void tsi_unit_forget(tsi_unit *u)
         p->ready = 0;
     }
     tsi_unit_forget_shared(u);
+    tsi_unit_forget_use(u);
     u->state = TSI_UNIT_CUT;
     u->partly = 0;
     u->users = u->backwards = u->forward_passed = u->backward_passed = 0;

@@ -51,12 +51,14 @@ typedef struct tsi_unit_param {
     uint32_t fenced; /* version of the slice that peers know; late where the unit says so */
     tsi_param *param;
     struct tsi_unit *unit;
-    int32_t dtype, reserved;   /* of `array` as the handle shows it */
+    int32_t dtype;             /* of `array` as the handle shows it */
+    uint32_t terms;            /* of the leaf, when the last backward ended (used.c) */
     const ts_sharding *cut;    /* retained: the shard's */
     const ts_sharding *whole;  /* retained: not cut by the unit's axes; == cut: nothing to gather */
     const ts_sharding *kept;   /* retained, or NULL: the shard over groups of neighbours */
     ts_tensor *part;           /* retained, or NULL: the shard of `kept`, between the directions */
     int64_t room_at, slice_at; /* bytes, from the storage's and the room's beginning */
+    uint64_t history; /* in which backwards it was used since ranks agreed on it (used.c) */
 } tsi_unit_param;
 
 typedef struct tsi_shared tsi_shared;
@@ -224,6 +226,8 @@ ts_status tsi_units_settle(tsi_units *all); /* waits for what is on its way */
 
 /* ---- used.c */
 ts_status tsi_unit_agree(tsi_unit *u); /* [coll] which gradients are reduced */
+void tsi_unit_note_use(tsi_unit *u);   /* of the backward that ends, a lazy one, too */
+void tsi_unit_forget_use(tsi_unit *u); /* as if none had been noted */
 
 /* ---- order.c */
 ts_status tsi_units_find(tsi_unit *u); /* sets u->all */

@@ -11,7 +11,10 @@
  *   reduced over two ranks   rank 0 [ g0 ]     rank 1 [ g1 ]
  *   as terms                 rank 0 [ g0 0 ]   rank 1 [ 0 g1 ]
  *
- * Nothing moves for it, so that who did not use the parameter need not know.
+ * Nothing moves for it, so that who did not use the parameter need not know. But it was made in a
+ * backward, where all ranks along its axis must have made it: so each rank notes in which backwards
+ * since the last agreement, lazy ones too, it used a parameter, and a sum of which that differs is
+ * refused.
  *
  * INV: after tsi_unit_agree every rank has the same gradients ready, in the same layout. */
 #include <string.h>
@@ -170,14 +173,36 @@ static ts_status make_ready(tsi_unit *u, tsi_unit_param *p, tsi_leaf *leaf)
     return TS_OK;
 }
 
-/* Of each parameter, one behind the other: what some rank says is said. */
+/* Of each parameter, one behind the other: what ranks say of it. */
 typedef struct marks {
-    uint8_t *used, *unused, *summed; /* of all ranks */
-    uint8_t *line;                   /* unused, then summed, along one axis */
+    uint8_t *used; /* it has terms, on any rank; then, of all ranks, a line */
+    uint8_t *line; /* of those along one axis */
     uint8_t *mixed;
 } marks;
 
-enum { MARKS = 6 }; /* bytes of a parameter */
+/* A line: is it summed, the bytes of its history, and their complements: where the largest of both
+ * are complements, all are alike. */
+enum { HISTORY = 8, LINE = 1 + 2 * HISTORY, MARKS = 1 + 2 * LINE + 1 };
+
+static void line_put(const tsi_unit *u, uint8_t *line, int64_t i, bool summed)
+{
+    const uint64_t history = u->param[i].history;
+    uint8_t *byte = line + i * LINE;
+    byte[0] = summed;
+    memcpy(byte + 1, &history, HISTORY);
+    for (int k = 0; k < HISTORY; k++)
+        byte[1 + HISTORY + k] = (uint8_t)(UINT8_MAX - byte[1 + k]);
+}
+
+/* Of a line that was agreed on: is a sum in it that not all ranks made in the same backwards? */
+static bool line_is_mixed(const uint8_t *line, int64_t i)
+{
+    const uint8_t *byte = line + i * LINE;
+    bool differ = false;
+    for (int k = 0; k < HISTORY; k++)
+        differ |= byte[1 + k] + byte[1 + HISTORY + k] != UINT8_MAX;
+    return byte[0] && differ;
+}
 
 /* Each of `count` bytes is the largest that a rank along the axis has; NULL: any rank. A recorded
  * step goes the same way each time: what was agreed on then holds. */
@@ -226,16 +251,14 @@ static ts_status check_sums(const tsi_unit *u, const marks *m)
 {
     bool suspect = false;
     for (int64_t i = 0; i < u->count; i++)
-        suspect |= m->summed[i] && m->unused[i];
+        suspect |= line_is_mixed(m->used + u->count, i);
     for (int32_t k = 0; suspect && k < ts_mesh_ndim(u->mesh); k++) {
         if (ts_mesh_axis_size(u->mesh, k) == 1) continue;
-        for (int64_t i = 0; i < u->count; i++) {
-            m->line[i] = !has_terms(tsi_leaf_of(u->param[i].value));
-            m->line[u->count + i] = is_summed(&u->param[i], k);
-        }
-        TSI_TRY(agree(u, ts_mesh_axis_name(u->mesh, k), m->line, 2 * u->count));
         for (int64_t i = 0; i < u->count; i++)
-            m->mixed[i] |= m->line[i] && m->line[u->count + i];
+            line_put(u, m->line, i, is_summed(&u->param[i], k));
+        TSI_TRY(agree(u, ts_mesh_axis_name(u->mesh, k), m->line, LINE * u->count));
+        for (int64_t i = 0; i < u->count; i++)
+            m->mixed[i] |= line_is_mixed(m->line, i);
     }
     if (!suspect) return TS_OK;
     TSI_TRY(agree(u, NULL, m->mixed, u->count));
@@ -245,18 +268,41 @@ static ts_status check_sums(const tsi_unit *u, const marks *m)
 static ts_status agree_all(tsi_unit *u, const marks *m)
 {
     for (int64_t i = 0; i < u->count; i++) {
-        m->used[i] = has_terms(tsi_leaf_of(u->param[i].value));
-        m->unused[i] = !m->used[i];
+        bool summed = false;
         for (int32_t k = 0; k < ts_mesh_ndim(u->mesh); k++)
-            m->summed[i] |= is_summed(&u->param[i], k);
+            summed |= is_summed(&u->param[i], k);
+        m->used[i] = has_terms(tsi_leaf_of(u->param[i].value));
+        line_put(u, m->used + u->count, i, summed);
     }
-    TSI_TRY(agree(u, NULL, m->used, 3 * u->count));
+    TSI_TRY(agree(u, NULL, m->used, (1 + LINE) * u->count));
     TSI_TRY(check_sums(u, m));
     for (int64_t i = 0; i < u->count; i++) {
         tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
         if (m->used[i] && leaf) TSI_TRY(make_ready(u, &u->param[i], leaf));
     }
+    tsi_unit_forget_use(u);
     return TS_OK;
+}
+
+void tsi_unit_note_use(tsi_unit *u)
+{
+    const uint64_t odd = UINT64_C(0x9E3779B97F4A7C15);
+    for (int64_t i = 0; i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        const tsi_leaf *leaf = tsi_leaf_of(p->value);
+        uint32_t terms = leaf ? leaf->terms : 0;
+        p->history = (p->history + 1 + (terms != p->terms)) * odd;
+        p->terms = terms;
+    }
+}
+
+void tsi_unit_forget_use(tsi_unit *u)
+{
+    for (int64_t i = 0; i < u->count; i++) {
+        const tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
+        u->param[i].terms = leaf ? leaf->terms : 0;
+        u->param[i].history = 0;
+    }
 }
 
 ts_status tsi_unit_agree(tsi_unit *u)
@@ -265,7 +311,8 @@ ts_status tsi_unit_agree(tsi_unit *u)
     size_t count = (size_t)u->count;
     uint8_t *byte = tsi_calloc(MARKS * count, 1);
     if (!byte) return tsi_fail_memory("what a unit used", MARKS * count);
-    marks m = { byte, byte + count, byte + 2 * count, byte + 3 * count, byte + 5 * count };
+    marks m = { .used = byte, .line = byte + (1 + LINE) * count };
+    m.mixed = m.line + LINE * count;
     ts_status status = agree_all(u, &m);
     tsi_free(byte);
     return status;

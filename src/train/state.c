@@ -338,7 +338,8 @@ static int64_t multiples(int64_t of, int64_t first, int64_t last) /* in (first, 
 }
 
 /* How many more states than now there will be at once, at least: saves of evaluations that are the
- * best so far are not counted. Until a save is complete it is one more than are kept. */
+ * best so far are not counted, and the best may be the last ones. Until a save is complete it is
+ * one more than are kept. */
 static int64_t states_to_come(const tsi_run *run, const char *states, int64_t first, int64_t last)
 {
     const ts_train_config *c = run->config;
@@ -349,7 +350,7 @@ static int64_t states_to_come(const tsi_run *run, const char *states, int64_t fi
     for (int64_t step = newest(states, INT64_MAX); step > 0; step = newest(states, step))
         now++;
     if (keep.last == 0 && !keep.every && !keep.best) return saves;
-    int64_t most = (keep.last > 0 ? keep.last : 1) + 1 + keep.best;
+    int64_t most = tsi_max_i64(keep.last > 0 ? keep.last : 1, keep.best) + 1;
     if (every > 0 && keep.every % every == 0)
         most = tsi_max_i64(most, multiples(keep.every, 0, last));
     return tsi_max_i64(tsi_min_i64(now + saves, most) - now, 1);

@@ -410,6 +410,7 @@ succeeds "the model has it" cmp -s "$work/tokens.of" "$work/named/model/tokenize
 says generate_help 0 "Text from a model" "$tessera" generate --help
 says generate_no_folder 2 "needs one directory" "$tessera" generate
 says generate_no_model 2 "none: cannot be opened" "$tessera" generate "$work/none"
+says "a file whose name is the command's" 2 "tessera generate: generate: cannot be opened" "$tessera" generate generate
 says generate_hot 2 "--temperature" "$tessera" generate "$work/run/model" --temperature warm
 says generate 0 "The" "$tessera" generate "$work/run/model" --prompt The --tokens 8
 a=$("$tessera" generate "$work/run/model" --prompt The --tokens 8 --seed 3 | od -c)

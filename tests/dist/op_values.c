@@ -117,6 +117,11 @@ static const value_row rows[] = {
     { "erfinv", "{}", "f64[4] 1 -1 2 0.5", "f64[4] inf -inf nan 0.4769362762044699" },
     { "sinc", "{}", "f64[2] 0 0.5", "f64[2] 1 0.6366197723675814" },
     { "logit", "{\"eps\": 0.25}", "f64[2] 0 0.5", "f64[2] -1.0986122886681098 0" },
+    /* negative powers beside numbers whose powers f64 does not hold */
+    { "vector_norm", "{\"p\": -2.5}", "f64[2] 1e-200 1e200", "f64[] 1e-200" },
+    { "vector_norm", "{\"p\": -1}", "f64[2] 2 2", "f64[] 1" },
+    { "vector_norm", "{\"p\": -1}", "f64[3] 2 0 inf", "f64[] 0" },
+    { "vector_norm", "{\"p\": -3}", "f64[2] inf 4", "f64[] 4" },
     { "softshrink", "{}", "f64[3] -2 0.25 2", "f64[3] -1.5 0 1.5" },
     { "threshold", "{\"threshold\": 1, \"value\": -5}", "f64[3] 0 1 2", "f64[3] -5 -5 2" },
     { "isfinite", "{}", "f32[3] nan inf 1", "bool[3] 0 0 1" },

@@ -598,8 +598,21 @@ static void norm_either_forward(void *state, const ts_module_io *io)
     io->output[0] = ts_mul(y, s->c);
 }
 
-/* One backward in which ranks use the norms of their own index. */
-static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t index, double *sum)
+static ts_status norm_backward(test *t, ts_mesh *mesh, ts_dtype dtype, ts_module *m, int32_t lazy)
+{
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_tape_begin(t->me);
+    ts_tensor *x = ts_ones(mesh, dtype, TS_SHAPE(2 * t->count, 5), "replicate?:S(0) fsdp:S(0)");
+    ts_status status = ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0),
+                                   TS_OPTIONS(ts_backward_options, .lazy = lazy));
+    (void)ts_scope_close(scope);
+    return status;
+}
+
+/* Two backwards, the first of them lazy, or one (first: -1), in which ranks use the norm of an
+ * index. */
+static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t first, int64_t index,
+                             double *sum)
 {
     static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
                                          .type = "either",
@@ -608,7 +621,7 @@ static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t ind
                                          .forward = norm_either_forward };
     ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones, .dtype = dtype };
     ts_fsdp_options options = plain_options;
-    either_state s = { .index = index };
+    either_state s = { .index = first };
     options.unused = 1;
     ts_module *m = ts_module_create(mesh, &desc, &s);
     s.a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
@@ -616,10 +629,10 @@ static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t ind
     s.c = ts_module_param(m, "c", TS_SHAPE(5), &ones);
     TEST_OK(t, ts_fsdp(m, &options));
     TEST_OK(t, ts_module_materialize(m));
+    if (first >= 0) TEST_OK(t, norm_backward(t, mesh, dtype, m, 1));
+    s.index = index;
+    ts_status status = norm_backward(t, mesh, dtype, m, 0);
     ts_scope scope = ts_scope_open(t->me, NULL);
-    ts_tape_begin(t->me);
-    ts_tensor *x = ts_ones(mesh, dtype, TS_SHAPE(2 * t->count, 5), "replicate?:S(0) fsdp:S(0)");
-    ts_status status = ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL);
     if (status == TS_OK) {
         TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.a), NULL, 0, 0), &sum[0]));
         if (ts_tensor_grad(s.b))
@@ -637,18 +650,42 @@ TS_TEST_RANKS(fsdp_06_sums_of_two_parameters_are_not_mixed, 2, 3, 4)
 {
     ts_mesh *mesh = mesh_of(t);
     double n = (double)t->count, sum[2] = { 0 };
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, t->index, sum));
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, -1, t->index, sum));
     TEST_SAY(t, fabs(sum[0] - 10 * floor((n + 1) / 2)) < 1e-4, "f32: a %g", sum[0]);
     TEST_SAY(t, fabs(sum[1] - 10 * floor(n / 2)) < 1e-4, "f32: b %g", sum[1]);
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, sum));
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, -1, 0, sum));
     TEST_SAY(t, sum[0] == 10 * n, "bf16: a %g", sum[0]);
     if (strcmp(t->engine, "threads") != 0) return; /* a process that fails takes others along */
-    ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, t->index, sum);
+    ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, -1, t->index, sum);
     TEST_EQ(t, status, TS_ERR_STATE);
     if (status != TS_OK)
         TEST_SAYS(t, ts_rank_error(t->me)->text,
                   "fsdp: unit the top of the tree: some ranks use "
                   "parameter a, whose gradient is summed");
+}
+
+/* The same of several backwards: a lazy one leaves terms, and a parameter that has some was not
+ * used in each of them. */
+TS_TEST_RANKS(fsdp_06_nor_are_those_of_lazy_backwards, 2, 3, 4)
+{
+    ts_mesh *mesh = mesh_of(t);
+    const int64_t own = t->index;
+    const struct {
+        int64_t first, index;
+    } mixed[] = { { own, 0 }, { 0, own }, { own, own + 1 }, { own, own } };
+    double n = (double)t->count, sum[2] = { 0 };
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, own, own + 1, sum));
+    TEST_SAY(t, fabs(sum[0] - 10 * n) < 1e-4 && fabs(sum[1] - 10 * n) < 1e-4, "f32: a %g, b %g",
+             sum[0], sum[1]);
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, 1, sum));
+    TEST_SAY(t, sum[0] == 10 * n && sum[1] == 10 * n, "bf16: a %g, b %g", sum[0], sum[1]);
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, 0, sum));
+    TEST_SAY(t, sum[0] == 20 * n, "bf16, twice: a %g", sum[0]);
+    if (strcmp(t->engine, "threads") != 0) return;
+    for (size_t i = 0; i < sizeof mixed / sizeof mixed[0]; i++) {
+        ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, mixed[i].first, mixed[i].index, sum);
+        TEST_SAY(t, status == TS_ERR_STATE, "case %zu: %s", i, ts_status_name(status));
+    }
 }
 
 typedef struct either_step {

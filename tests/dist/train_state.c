@@ -400,6 +400,11 @@ TS_TEST(a_full_disk_is_told_before_the_first_step)
     TEST_SAYS(t, text, "this run is to write 3 more states of ");
     TEST_SAYS(t, text, "do not fit, ");
     tsi_free(text);
+    snprintf(first, sizeof first, "%skeep = last 1, best 2\n",
+             more); /* the last is one of the best */
+    text = said(t, &f, first, SPARE / 2, TS_ERR_IO);
+    TEST_SAYS(t, text, "this run is to write 3 more states of ");
+    tsi_free(text);
     snprintf(first, sizeof first, "%severy = 4\nkeep = 0\n", more);
     text = said(t, &f, first, SPARE / 2, TS_ERR_IO); /* 4 and 6 */
     TEST_SAYS(t, text, "this run is to write 2 more states of ");

@@ -109,10 +109,11 @@ static ts_status vector_norm_propagate(const tsi_op_call *call, const ts_layout 
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* The norm of one line, scaled by its largest element so that powers do not overflow. */
+/* The norm of one line, scaled by its largest element, of negative powers by its smallest, so that
+ * powers do not overflow. */
 static double norm_of(const tsi_block *in, tsi_reduce_loops *loops, double p)
 {
-    bool lowest = isinf(p) && p < 0, some = tsi_loop_begin(&loops->inner);
+    bool lowest = p < 0, some = tsi_loop_begin(&loops->inner);
     double top = lowest ? (double)INFINITY : 0.0, sum = 0;
     for (bool more = some; more; more = tsi_loop_next(&loops->inner)) {
         double size = cabs(tsi_block_complex(in, loops->outer.at[0] + loops->inner.at[0]));
@@ -122,8 +123,7 @@ static double norm_of(const tsi_block *in, tsi_reduce_loops *loops, double p)
     }
     if (p == 0.0) return sum;
     if (!some && p < 0) return (double)INFINITY;
-    if (isinf(p) || top == 0.0 || (isinf(top) && p > 0)) return top;
-    if (isinf(top)) top = 1.0; /* a negative power of it is nothing */
+    if (isinf(p) || top == 0.0 || isinf(top)) return top;
     sum = 0;
     for (bool more = tsi_loop_begin(&loops->inner); more; more = tsi_loop_next(&loops->inner))
         sum += pow(cabs(tsi_block_complex(in, loops->outer.at[0] + loops->inner.at[0])) / top, p);
