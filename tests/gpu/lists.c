@@ -118,6 +118,13 @@ static ts_tensor *make_norm(ts_mesh *m, const char *cut)
                           TS_OPTIONS(ts_norm_options, .p = 3));
 }
 
+/* Of sizes that are 30 orders apart: powers of the largest one's multiples would overflow. */
+static ts_tensor *make_norm_low(ts_mesh *m, const char *cut)
+{
+    return ts_vector_norm(ts_exp(ts_mul_scalar(reals(m, TS_SHAPE(9, 300), cut), 12)),
+                          TS_OPTIONS(ts_norm_options, .p = -2.5));
+}
+
 /* Few rows for each of many results: by units, and of odd lengths. */
 static ts_tensor *make_middle(ts_mesh *m, const char *cut)
 {
@@ -279,6 +286,7 @@ static const struct {
     { "cummin, places", make_cummin_places, 0 },
     { "group_norm", make_group_norm, 1e-5 },
     { "vector_norm", make_norm, 1e-5 },
+    { "vector_norm, a negative power", make_norm_low, 1e-5 },
     { "sum of the middle", make_middle, 1e-6 },
     { "sum of the middle, bf16", make_middle_narrow, 0x1p-8 },
     { "amax of the middle", make_middle_most, 0 },

@@ -384,7 +384,7 @@ ts_status tsi_cuda_logsumexp(const tsi_kernel_io *io)
 }
 
 /* Counts and extremes are sums of powers; so are others whose powers f64 holds, of the smallest and
- * the largest f32. The rest is scaled by the largest size. */
+ * the largest f32. The rest is scaled by the largest size, of negative powers by the smallest. */
 ts_status tsi_cuda_vector_norm(const tsi_kernel_io *io)
 {
     enum { NARROW_MOST = 6 };
@@ -401,7 +401,8 @@ ts_status tsi_cuda_vector_norm(const tsi_kernel_io *io)
                               .wide = true });
     }
     return around(
-        io, a, (wish){ .op = TSI_CUDA_POWER, .divide = 1, .power = (double)INFINITY },
+        io, a,
+        (wish){ .op = TSI_CUDA_POWER, .divide = 1, .power = copysign((double)INFINITY, a->p) },
         (wish){ .op = TSI_CUDA_NORM, .divide = 1, .power = a->p, .after = TSI_CUDA_ITS_NORM });
 }
 
