@@ -13,16 +13,6 @@ static net net_of(int64_t count, int64_t width, int64_t rows)
         net){ .count = count, .width = width, .rows = rows, .leaves = -1, .dtype = TS_DTYPE_F64 };
 }
 
-static ts_mesh *mesh_of(test *t)
-{
-    char text[64];
-    if (t->count == 4)
-        snprintf(text, sizeof text, "replicate=2, fsdp=2");
-    else
-        snprintf(text, sizeof text, "fsdp=%d", (int)t->count);
-    return ts_mesh_create(t->me, text);
-}
-
 /* A net in units, and the same one without. */
 static void begin_both(test *t, net *units, net *plain, ts_mesh *mesh, bool has_table,
                        const ts_fsdp_options *options)
@@ -36,7 +26,7 @@ static void begin_both(test *t, net *units, net *plain, ts_mesh *mesh, bool has_
 static void both(test *t, net shape, const ts_fsdp_options *options, double tolerance)
 {
     net units = shape, plain = shape;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     begin_both(t, &units, &plain, mesh, false, options);
     net_train_both(t, &units, &plain, 5, tolerance);
     net_end(&units);
@@ -63,7 +53,7 @@ TS_TEST_RANKS(fsdp_01_empty_ranks, 8)
         net units = net_of(2, 9, 7);
         units.dtype = rows[i].dtype;
         net plain = units;
-        begin_both(t, &units, &plain, mesh_of(t), false, &plain_options);
+        begin_both(t, &units, &plain, units_mesh(t), false, &plain_options);
         for (int64_t b = 0; b < units.count; b++)
             TEST_OK(t, ts_fsdp_gather(units.block[b]));
         double most = net_difference(t, &units, &plain);
@@ -89,7 +79,7 @@ TS_TEST_RANKS(fsdp_gathers_what_was_cut, 1, 2, 3, 8)
         ts_fsdp_options options = plain_options;
         if (way) options.dim = last_dim;
         net units = net_of(2, 9, 4), plain = units;
-        ts_mesh *mesh = mesh_of(t);
+        ts_mesh *mesh = units_mesh(t);
         begin_both(t, &units, &plain, mesh, true, &options);
         TEST_OK(t, ts_fsdp_gather(units.block[1]));
         ts_tensor *w = ts_module_find_param(units.block[1], "weight");
@@ -109,7 +99,7 @@ TS_TEST_RANKS(fsdp_gathers_what_was_cut, 1, 2, 3, 8)
 TS_TEST_RANKS(fsdp_02_captured_handles_follow, 2, 3)
 {
     net n = net_of(2, 6, 4);
-    net_declare(&n, mesh_of(t), false);
+    net_declare(&n, units_mesh(t), false);
     ts_tensor *early = ts_module_find_param(n.root, "blocks.1.weight");
     TEST_OK(t, net_begin(&n, &plain_options));
     double before = NAN, after = NAN, norm;
@@ -161,7 +151,7 @@ TS_TEST_RANKS(fsdp_03_several_inputs_and_outputs, 2, 3)
                                          .input_count = 2,
                                          .output_count = 2,
                                          .forward = pair_forward };
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     pair_state s;
     ts_module *m = ts_module_create(mesh, &desc, &s);
     ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
@@ -178,7 +168,7 @@ TS_TEST_RANKS(fsdp_03_several_inputs_and_outputs, 2, 3)
 TS_TEST_RANKS(fsdp_04_other_dtypes_beside, 2, 3, 4)
 {
     net units = net_of(2, 7, 6), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     begin_both(t, &units, &plain, mesh, true, &plain_options);
     net_train_both(t, &units, &plain, 3, 1e-12);
     static const ts_dtype dtype[] = { TS_DTYPE_I8, TS_DTYPE_BOOL };
@@ -252,7 +242,7 @@ TS_TEST_RANKS(fsdp_14_reshard, 1, 2, 4, 6)
 TS_TEST_RANKS(fsdp_accumulates, 1, 2, 3, 4)
 {
     net units = net_of(2, 6, 5), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     begin_both(t, &units, &plain, mesh, false, &plain_options);
     for (int way = 0; way < 2; way++) {
         for (int64_t part = 0; part < 3; part++) {
@@ -276,7 +266,7 @@ TS_TEST_RANKS(fsdp_accumulates, 1, 2, 3, 4)
 TS_TEST_RANKS(fsdp_12_all_reduce_off, 4)
 {
     net units = net_of(2, 6, 8), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     begin_both(t, &units, &plain, mesh, false, &plain_options);
     for (int64_t part = 0; part < 3; part++) {
         TEST_OK(t, ts_fsdp_set(units.root, TS_FSDP_ALL_REDUCE, part == 2));
@@ -298,7 +288,7 @@ TS_TEST_RANKS(fsdp_12_all_reduce_off, 4)
 TS_TEST_RANKS(fsdp_12_partly_reduced_gradients_settle, 4)
 {
     net units = net_of(3, 6, 8), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     begin_both(t, &units, &plain, mesh, false, &plain_options);
     for (int64_t part = 0; part < 2; part++) {
         double norm[2] = { NAN, NAN };
@@ -326,7 +316,7 @@ TS_TEST_RANKS(fsdp_12_partly_reduced_gradients_settle, 4)
 TS_TEST_RANKS(fsdp_scales_what_waits, 1, 2, 3)
 {
     net units = net_of(2, 6, 5), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     begin_both(t, &units, &plain, mesh, false, &plain_options);
     double norm[2] = { NAN, NAN };
     net *const both_nets[] = { &units, &plain };
@@ -345,7 +335,7 @@ TS_TEST_RANKS(fsdp_scales_what_waits, 1, 2, 3)
 TS_TEST_RANKS(fsdp_16_prefetch_for_nothing, 2, 3)
 {
     net units = net_of(4, 6, 5), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     begin_both(t, &units, &plain, mesh, false, &plain_options);
     net_train_both(t, &units, &plain, 3, 1e-12);
     ts_fsdp_stats before = { .struct_size = sizeof before }, after = before;
@@ -369,7 +359,7 @@ TS_TEST_RANKS(fsdp_17_evaluation_between_steps, 2, 4)
         ts_fsdp_options options = plain_options;
         options.reshard = reshard;
         net units = net_of(3, 6, 5), plain = units;
-        ts_mesh *mesh = mesh_of(t);
+        ts_mesh *mesh = units_mesh(t);
         begin_both(t, &units, &plain, mesh, false, &options);
         for (int round = 0; round < 3; round++) {
             net_train_both(t, &units, &plain, 2, 1e-12);
@@ -456,7 +446,7 @@ TS_TEST_RANKS(fsdp_a_unit_without_trigger, 1, 2, 3)
                                          .forward = giver_forward };
     ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
     for (int way = 0; way < 3; way++) {
-        ts_mesh *mesh = mesh_of(t);
+        ts_mesh *mesh = units_mesh(t);
         giver_state s = { 0 };
         ts_fsdp_options options = plain_options;
         options.unused = way == 1;
@@ -480,342 +470,6 @@ TS_TEST_RANKS(fsdp_a_unit_without_trigger, 1, 2, 3)
 }
 
 /* ---- special parameters ---------------------------------------------------------------------- */
-
-typedef struct either_state {
-    ts_tensor *a, *b, *c;
-    int64_t index, all; /* all: c is used too */
-} either_state;
-
-static void either_forward(void *state, const ts_module_io *io)
-{
-    const either_state *s = state;
-    io->output[0] = ts_mul(io->input[0], s->index % 2 ? s->b : s->a);
-    if (s->all) io->output[0] = ts_mul(io->output[0], s->c);
-}
-
-static ts_module *either(ts_mesh *mesh, either_state *s)
-{
-    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
-                                         .type = "either",
-                                         .input_count = 1,
-                                         .output_count = 1,
-                                         .forward = either_forward };
-    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
-    ts_module *m = ts_module_create(mesh, &desc, s);
-    s->a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
-    s->b = ts_module_param(m, "b", TS_SHAPE(5), &ones);
-    s->c = ts_module_param(m, "c", TS_SHAPE(5), &ones);
-    return m;
-}
-
-/* Even ranks use a, odd ones b, none uses c. */
-TS_TEST_RANKS(fsdp_06_ranks_use_different_parameters, 2, 3, 4)
-{
-    ts_mesh *mesh = mesh_of(t);
-    either_state s = { .index = t->index };
-    ts_module *m = either(mesh, &s);
-    ts_fsdp_options options = plain_options;
-    options.unused = 1;
-    TEST_OK(t, ts_fsdp(m, &options));
-    TEST_OK(t, ts_module_materialize(m));
-    for (int round = 0; round < 3; round++) {
-        ts_scope scope = ts_scope_open(t->me, NULL);
-        ts_tape_begin(t->me);
-        ts_tensor *x =
-            ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5), "replicate?:S(0) fsdp:S(0)");
-        TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL));
-        double a = NAN, b = NAN;
-        TEST_CHECK(t, ts_tensor_grad(s.c) == NULL);
-        TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.a), NULL, 0, 0), &a));
-        TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.b), NULL, 0, 0), &b));
-        TEST_SAY(t, a == 10 * (double)((t->count + 1) / 2), "a: %g", a);
-        TEST_SAY(t, b == 10 * (double)(t->count / 2), "b: %g", b);
-        ts_scope_close(scope);
-        TEST_OK(t, ts_module_reset(m));
-    }
-    ts_module_destroy(m);
-}
-
-static void normed_forward(void *state, const ts_module_io *io)
-{
-    ts_tensor *const *weight = state;
-    io->output[0] = ts_rms_norm(io->input[0], *weight, 1e-6);
-}
-
-/* The gradient of a norm's weight in bf16, whole. */
-static ts_tensor *normed_gradient(test *t, ts_mesh *mesh, int64_t width, int32_t unused)
-{
-    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
-                                         .type = "normed",
-                                         .input_count = 1,
-                                         .output_count = 1,
-                                         .forward = normed_forward };
-    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones };
-    ones.dtype = TS_DTYPE_BF16;
-    ts_tensor *weight = NULL;
-    ts_fsdp_options options = plain_options;
-    options.unused = unused;
-    ts_module *m = ts_module_create(mesh, &desc, &weight);
-    weight = ts_module_param(m, "weight", TS_SHAPE(width), &ones);
-    TEST_OK(t, ts_fsdp(m, &options));
-    TEST_OK(t, ts_module_materialize(m));
-    ts_scope outer = ts_scope_open(t->me, NULL), scope = ts_scope_open(t->me, NULL);
-    ts_tape_begin(t->me);
-    net n = { .mesh = mesh, .rows = 2 * t->count + 1, .width = width, .dtype = TS_DTYPE_BF16 };
-    TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, net_input(&n, 3)), NULL, 0, 0), NULL));
-    ts_tensor *gradient = ts_tensor_full(ts_cast(ts_tensor_grad(weight), TS_DTYPE_F32));
-    gradient = ts_tensor_retain(ts_scope_pass(outer, gradient));
-    TEST_OK(t, ts_scope_close(scope));
-    TEST_OK(t, ts_scope_close(outer));
-    ts_module_destroy(m);
-    return gradient;
-}
-
-/* What backward rounds it sums first: each rank has its shard of the gradient before ranks agree on
- * whether it is used. Even and uneven ones, and more ranks than elements. */
-TS_TEST_RANKS(fsdp_06_gradients_that_are_sums_already, 1, 2, 3, 4)
-{
-    static const int64_t widths[] = { 12, 5, 2 };
-    ts_mesh *mesh = mesh_of(t);
-    for (int i = 0; i < 3; i++) {
-        double size = 0, error = NAN;
-        ts_tensor *usual = normed_gradient(t, mesh, widths[i], 0),
-                  *agreed = normed_gradient(t, mesh, widths[i], 1);
-        ts_scope scope = ts_scope_open(t->me, NULL);
-        TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(usual), NULL, 0, 0), &size));
-        TEST_OK(t, ts_tensor_item(ts_amax(ts_abs(ts_sub(usual, agreed)), NULL, 0, 0), &error));
-        TEST_SAY(t, size > 0 && error == 0, "width %d: %g of %g", (int)widths[i], error, size);
-        TEST_OK(t, ts_scope_close(scope));
-        ts_tensor_release(usual);
-        ts_tensor_release(agreed);
-    }
-}
-
-static void norm_either_forward(void *state, const ts_module_io *io)
-{
-    const either_state *s = state;
-    ts_tensor *y = ts_rms_norm(io->input[0], s->index % 2 ? s->b : s->a, 1e-6);
-    io->output[0] = ts_mul(y, s->c);
-}
-
-static ts_status norm_backward(test *t, ts_mesh *mesh, ts_dtype dtype, ts_module *m, int32_t lazy)
-{
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    ts_tape_begin(t->me);
-    ts_tensor *x = ts_ones(mesh, dtype, TS_SHAPE(2 * t->count, 5), "replicate?:S(0) fsdp:S(0)");
-    ts_status status = ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0),
-                                   TS_OPTIONS(ts_backward_options, .lazy = lazy));
-    (void)ts_scope_close(scope);
-    return status;
-}
-
-/* Two backwards, the first of them lazy, or one (first: -1), in which ranks use the norm of an
- * index. */
-static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t first, int64_t index,
-                             double *sum)
-{
-    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
-                                         .type = "either",
-                                         .input_count = 1,
-                                         .output_count = 1,
-                                         .forward = norm_either_forward };
-    ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones, .dtype = dtype };
-    ts_fsdp_options options = plain_options;
-    either_state s = { .index = first };
-    options.unused = 1;
-    ts_module *m = ts_module_create(mesh, &desc, &s);
-    s.a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
-    s.b = ts_module_param(m, "b", TS_SHAPE(5), &ones);
-    s.c = ts_module_param(m, "c", TS_SHAPE(5), &ones);
-    TEST_OK(t, ts_fsdp(m, &options));
-    TEST_OK(t, ts_module_materialize(m));
-    if (first >= 0) TEST_OK(t, norm_backward(t, mesh, dtype, m, 1));
-    s.index = index;
-    ts_status status = norm_backward(t, mesh, dtype, m, 0);
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    if (status == TS_OK) {
-        TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.a), NULL, 0, 0), &sum[0]));
-        if (ts_tensor_grad(s.b))
-            TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(s.b), NULL, 0, 0), &sum[1]));
-    }
-    (void)ts_scope_close(scope);
-    if (status != TS_OK) TEST_OK(t, ts_rank_recover(t->me));
-    ts_module_destroy(m);
-    return status;
-}
-
-/* Such sums are right where all ranks along an axis make them; else ranks would meet in sums of two
- * parameters, which is refused, on all. In f32 nothing is summed before. */
-TS_TEST_RANKS(fsdp_06_sums_of_two_parameters_are_not_mixed, 2, 3, 4)
-{
-    ts_mesh *mesh = mesh_of(t);
-    double n = (double)t->count, sum[2] = { 0 };
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, -1, t->index, sum));
-    TEST_SAY(t, fabs(sum[0] - 10 * floor((n + 1) / 2)) < 1e-4, "f32: a %g", sum[0]);
-    TEST_SAY(t, fabs(sum[1] - 10 * floor(n / 2)) < 1e-4, "f32: b %g", sum[1]);
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, -1, 0, sum));
-    TEST_SAY(t, sum[0] == 10 * n, "bf16: a %g", sum[0]);
-    if (strcmp(t->engine, "threads") != 0) return; /* a process that fails takes others along */
-    ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, -1, t->index, sum);
-    TEST_EQ(t, status, TS_ERR_STATE);
-    if (status != TS_OK)
-        TEST_SAYS(t, ts_rank_error(t->me)->text,
-                  "fsdp: unit the top of the tree: some ranks use "
-                  "parameter a, whose gradient is summed");
-}
-
-/* The same of several backwards: a lazy one leaves terms, and a parameter that has some was not
- * used in each of them. */
-TS_TEST_RANKS(fsdp_06_nor_are_those_of_lazy_backwards, 2, 3, 4)
-{
-    ts_mesh *mesh = mesh_of(t);
-    const int64_t own = t->index;
-    const struct {
-        int64_t first, index;
-    } mixed[] = { { own, 0 }, { 0, own }, { own, own + 1 }, { own, own } };
-    double n = (double)t->count, sum[2] = { 0 };
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, own, own + 1, sum));
-    TEST_SAY(t, fabs(sum[0] - 10 * n) < 1e-4 && fabs(sum[1] - 10 * n) < 1e-4, "f32: a %g, b %g",
-             sum[0], sum[1]);
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, 1, sum));
-    TEST_SAY(t, sum[0] == 10 * n && sum[1] == 10 * n, "bf16: a %g, b %g", sum[0], sum[1]);
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, 0, sum));
-    TEST_SAY(t, sum[0] == 20 * n, "bf16, twice: a %g", sum[0]);
-    if (strcmp(t->engine, "threads") != 0) return;
-    for (size_t i = 0; i < sizeof mixed / sizeof mixed[0]; i++) {
-        ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, mixed[i].first, mixed[i].index, sum);
-        TEST_SAY(t, status == TS_ERR_STATE, "case %zu: %s", i, ts_status_name(status));
-    }
-}
-
-typedef struct either_step {
-    ts_rank *me;
-    ts_module *module;
-    ts_optimizer *optimizer;
-    ts_tensor *x;
-} either_step;
-
-static ts_status either_train(void *context)
-{
-    const either_step *e = context;
-    ts_scope scope = ts_scope_open(e->me, NULL);
-    ts_tape_begin(e->me);
-    ts_tensor *loss = ts_sum(ts_square(TS_CALL(e->module, e->x)), NULL, 0, 0);
-    ts_status status = ts_backward(loss, NULL);
-    ts_step_options options = { .struct_size = sizeof options, .norm_max = 0.5, .loss = loss };
-    if (status == TS_OK) status = ts_optimizer_step_with(e->optimizer, &options);
-    ts_status closed = ts_scope_close(scope);
-    return status != TS_OK ? status : closed;
-}
-
-static ts_status either_steps(either_step *e, bool records)
-{
-    ts_status status = TS_OK;
-    for (int step = 0; step < (records ? 2 : 6) && status == TS_OK; step++)
-        status = either_train(e);
-    ts_step *recorded = records && status == TS_OK ? ts_step_record(e->me, either_train, e) : NULL;
-    if (records && !recorded) status = ts_rank_status(e->me);
-    for (int step = 0; recorded && step < 3 && status == TS_OK; step++)
-        status = ts_step_replay(recorded);
-    ts_step_destroy(recorded);
-    return status;
-}
-
-/* A recorded step goes the way it went: what is used there is agreed on once. */
-TS_TEST_RANKS(fsdp_06_agreed_on_in_a_recorded_step, 1, 2, 3, 4)
-{
-    double sum[2][3] = { { NAN, NAN, NAN }, { NAN, NAN, NAN } };
-    for (int records = 0; records < 2; records++) {
-        either_state s = { .index = t->index };
-        either_step e = { .me = t->me, .module = either(mesh_of(t), &s) };
-        ts_fsdp_options options = plain_options;
-        ts_adamw_options adamw = { .struct_size = sizeof adamw, .lr = 0.1, .weight_decay = 0.1 };
-        options.unused = 1;
-        TEST_OK(t, ts_fsdp(e.module, &options));
-        TEST_OK(t, ts_module_materialize(e.module));
-        e.optimizer = ts_adamw_create(e.module, &adamw);
-        ts_scope scope = ts_scope_open(t->me, NULL);
-        e.x = ts_ones(ts_module_mesh(e.module), TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5),
-                      "replicate?:S(0) fsdp:S(0)");
-        TEST_OK(t, either_steps(&e, records));
-        ts_tensor *const parameter[] = { s.a, s.b, s.c };
-        for (int i = 0; i < 3; i++)
-            TEST_OK(t, ts_tensor_item(ts_sum(parameter[i], NULL, 0, 0), &sum[records][i]));
-        ts_scope_close(scope);
-        ts_optimizer_destroy(e.optimizer);
-        ts_module_destroy(e.module);
-    }
-    for (int i = 0; i < 3; i++)
-        TEST_SAY(t, sum[0][i] == sum[1][i], "parameter %d: %.9g, replayed %.9g", i, sum[0][i],
-                 sum[1][i]);
-    TEST_CHECK(t, sum[0][0] < 5 && (t->count == 1 || sum[0][1] < 5) && sum[0][2] == 5);
-}
-
-static void either_run(test *t, ts_module *m, int32_t lazy)
-{
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    ts_tape_begin(t->me);
-    ts_tensor *x = ts_ones(ts_module_mesh(m), TS_DTYPE_F32, TS_SHAPE(2 * t->count, 5),
-                           "replicate?:S(0) fsdp:S(0)");
-    TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0),
-                           TS_OPTIONS(ts_backward_options, .lazy = lazy)));
-    ts_scope_close(scope);
-}
-
-/* Micro-batches: what some used in a lazy one is agreed on in the last, which uses others. And a
- * unit that is gathered by hand agrees as any other. */
-TS_TEST_RANKS(fsdp_06_agreed_on_later_and_by_hand, 2, 3, 4)
-{
-    either_state s = { .all = 1 };
-    ts_module *m = either(mesh_of(t), &s);
-    ts_fsdp_options options = plain_options;
-    options.unused = 1;
-    TEST_OK(t, ts_fsdp(m, &options));
-    TEST_OK(t, ts_module_materialize(m));
-    ts_tensor *const parameter[] = { s.a, s.b, s.c };
-    for (int by_hand = 0; by_hand < 2; by_hand++) {
-        double n = (double)t->count, sum = NAN, norm = NAN;
-        double want[] = { by_hand ? 10 * (n - 1) : 10 * (2 * n - 1), 10,
-                          by_hand ? 10 * n : 20 * n };
-        s.index = t->index == t->count - 1; /* the last one uses b */
-        if (by_hand) TEST_OK(t, ts_fsdp_gather(m));
-        either_run(t, m, !by_hand);
-        s.index = 0; /* all use a */
-        if (!by_hand) either_run(t, m, 0);
-        if (by_hand) TEST_OK(t, ts_fsdp_release(m));
-        TEST_OK(t, ts_clip_grad_norm(m, 0, &norm));
-        for (int i = 0; i < 3; i++) {
-            TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(parameter[i]), NULL, 0, 0), &sum));
-            TEST_SAY(t, sum == want[i], "parameter %d: %g, not %g", i, sum, want[i]);
-        }
-        TEST_OK(t, ts_module_reset(m));
-    }
-    ts_module_destroy(m);
-}
-
-/* Frozen and trained in one unit, of other dtypes. */
-TS_TEST_RANKS(fsdp_05_frozen_beside_trained, 2, 3)
-{
-    ts_mesh *mesh = mesh_of(t);
-    either_state s = { .index = 0 };
-    ts_module *m = either(mesh, &s);
-    ts_param_options frozen = {
-        .struct_size = sizeof frozen, .init = ts_init_ones, .dtype = TS_DTYPE_F64, .frozen = 1
-    };
-    ts_tensor *f = ts_module_param(m, "f", TS_SHAPE(7), &frozen);
-    TEST_OK(t, ts_fsdp(m, NULL));
-    TEST_OK(t, ts_module_materialize(m));
-    TEST_OK(t, ts_fsdp_gather(m));
-    TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(f)), t->count);
-    TEST_OK(t, ts_fsdp_release(m));
-    ts_scope scope = ts_scope_open(t->me, NULL);
-    ts_tape_begin(t->me);
-    ts_tensor *x = ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(4, 5), "fsdp:S(0)");
-    TEST_OK(t, ts_backward(ts_sum(TS_CALL(m, x), NULL, 0, 0), NULL));
-    TEST_CHECK(t, ts_tensor_grad(f) == NULL && ts_tensor_grad(s.a) != NULL);
-    ts_scope_close(scope);
-    ts_module_destroy(m);
-}
 
 typedef struct toggled_state {
     ts_tensor *a, *b, *table;
@@ -844,7 +498,7 @@ TS_TEST_RANKS(fsdp_05_frozen_and_trained_in_turns, 2, 3, 4)
     ts_param_options wide = { .struct_size = sizeof wide, .init = ts_init_ones };
     wide.dtype = TS_DTYPE_F64;
     wide.frozen = 1;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     toggled_state s = { 0 };
     ts_module *m = ts_module_create(mesh, &desc, &s);
     s.a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
@@ -878,7 +532,7 @@ TS_TEST_RANKS(fsdp_05_frozen_and_trained_in_turns, 2, 3, 4)
 TS_TEST_RANKS(fsdp_08_nested_recomputation, 2, 3, 4)
 {
     net units = net_of(3, 6, 5), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     net_declare(&units, mesh, false);
     net_declare(&plain, mesh, false);
     TEST_OK(t, ts_module_checkpoint(units.root, TS_RECOMPUTE_FULL));
@@ -908,7 +562,7 @@ TS_TEST_RANKS(fsdp_08_nested_recomputation, 2, 3, 4)
 TS_TEST_RANKS(fsdp_09_two_roots, 2, 3)
 {
     net a = net_of(3, 16, 6), b = net_of(4, 24, 6);
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     int64_t most[3] = { 0, 0, 0 };
     for (int which = 0; which < 3; which++) {
         net x = a, y = b;
@@ -1050,7 +704,7 @@ TS_TEST_RANKS(fsdp_19_cuts_of_one_dim, 4, 6)
 TS_TEST_RANKS(fsdp_writes_back, 1, 2, 3, 4)
 {
     net n = net_of(2, 6, 4);
-    net_declare(&n, mesh_of(t), false);
+    net_declare(&n, units_mesh(t), false);
     TEST_OK(t, net_begin(&n, &plain_options));
     ts_tensor *w = ts_module_find_param(n.root, "blocks.0.weight");
     ts_tensor *b = ts_module_find_param(n.root, "blocks.0.bias");
@@ -1075,7 +729,7 @@ TS_TEST_RANKS(fsdp_writes_back, 1, 2, 3, 4)
 TS_TEST_RANKS(fsdp_reset, 2, 4)
 {
     net units = net_of(3, 6, 5), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     ts_fsdp_options options = plain_options;
     options.reshard = TS_RESHARD_NO;
     begin_both(t, &units, &plain, mesh, false, &options);
@@ -1099,7 +753,7 @@ TS_TEST_RANKS(fsdp_reset, 2, 4)
 TS_TEST_RANKS(fsdp_modules_together, 2, 3)
 {
     net units = net_of(4, 6, 5), plain = units;
-    ts_mesh *mesh = mesh_of(t);
+    ts_mesh *mesh = units_mesh(t);
     net_declare(&units, mesh, false);
     net_declare(&plain, mesh, false);
     TEST_OK(t, ts_fsdp(units.block[0], NULL));
@@ -1121,7 +775,7 @@ TS_TEST_RANKS(fsdp_modules_together_in_other_numbers, 2, 3)
 {
     for (int twice = 0; twice < 2; twice++) {
         net units = net_of(3, 6, 5), plain = units;
-        ts_mesh *mesh = mesh_of(t);
+        ts_mesh *mesh = units_mesh(t);
         units.twice = plain.twice = twice;
         units.leaves = plain.leaves = twice ? -1 : 1;
         net_declare(&units, mesh, false);
@@ -1186,7 +840,7 @@ TS_TEST_RANKS(fsdp_schedule_is_a_step, 2, 3, 4)
         if (i & 1) options.dim = last_dim; /* not in place */
         net n = net_of(4, 12, 6);
         n.again = reshard == TS_RESHARD_YES;
-        net_declare(&n, mesh_of(t), false);
+        net_declare(&n, units_mesh(t), false);
         TEST_OK(t, net_begin(&n, &options));
         double norm;
         net_step(&n, 0, &norm);

@@ -203,4 +203,15 @@ static inline void net_train_both(test *t, net *units, net *plain, int64_t steps
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* Copies beside cuts where that can be. */
+static inline ts_mesh *units_mesh(test *t)
+{
+    char text[64];
+    if (t->count == 4)
+        snprintf(text, sizeof text, "replicate=2, fsdp=2");
+    else
+        snprintf(text, sizeof text, "fsdp=%d", (int)t->count);
+    return ts_mesh_create(t->me, text);
+}
+
 #endif
