@@ -619,6 +619,39 @@ TS_TEST(graphs)
     gpu->stream_destroy(gpu, stream);
 }
 
+/* Ranks that share a GPU record and end steps when they come to it: a graph goes while another
+ * stream is captured, and what it reads and writes is not gone before it has run. */
+TS_TEST(a_graph_goes_while_another_stream_captures)
+{
+    tsi_stream *stream = NULL, *other = NULL;
+    const tsi_device *gpu = gpu_open(t, &stream);
+    if (!gpu) return;
+    TEST_OK(t, gpu->stream_create(gpu, &other));
+    void *memory = NULL;
+    TEST_OK(t, gpu->buffer_alloc(gpu, 4096, &memory));
+    tsi_block x = {
+        .data = memory, .dtype = TS_DTYPE_F32, .ndim = 1, .extent = { 1000 }, .stride = { 1 }
+    };
+    float number[2] = { 1, 2 }, got[2] = { 0 };
+    tsi_device_graph *graph[2] = { NULL };
+    for (int i = 0; i < 2; i++) {
+        tsi_stream *by = i == 0 ? stream : other;
+        TEST_OK(t, gpu->capture_begin(gpu, by));
+        TEST_OK(t, gpu->fill(gpu, &x, &number[i], by));
+        if (i == 1) gpu->graph_destroy(gpu, graph[0]);
+        TEST_OK(t, gpu->capture_end(gpu, by, &graph[i]));
+        TEST_OK(t, gpu->stream_sync(gpu, stream)); /* the number of the first is here */
+        TEST_OK(t, gpu->graph_launch(gpu, graph[i], by));
+        TEST_OK(t, gpu->copy_out(gpu, &got[i], memory, 4, by));
+    }
+    TEST_OK(t, gpu->stream_sync(gpu, other));
+    TEST_SAY(t, got[0] == 1 && got[1] == 2, "%g, %g", (double)got[0], (double)got[1]);
+    gpu->graph_destroy(gpu, graph[1]);
+    gpu->buffer_free(gpu, memory, 4096);
+    gpu->stream_destroy(gpu, other);
+    gpu->stream_destroy(gpu, stream);
+}
+
 /* ---- kernels that begin before the one ahead has ended --------------------------------------- */
 
 enum { TURNS = 200, SEEN = 8 };

@@ -267,3 +267,18 @@ TS_TEST(branches_of_graphs_run_in_an_order_of_their_own)
     TEST_EQ(t, cu.cuMemcpyDtoHAsync_v2(&got, g.to, 4, g.stream), CUDA_SUCCESS);
     TEST_CHECK(t, got == 1); /* what was captured first came last */
 }
+
+/* On a GPU, too, whoever waits. */
+TS_TEST(a_wait_for_everything_ends_what_is_captured)
+{
+    gpu_of g = { 0 };
+    CUgraph graph = NULL;
+    float got = 0;
+    if (!begin(t, &g)) return;
+    TEST_EQ(t, cu.cuStreamBeginCapture_v2(g.stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    TEST_EQ(t, cu.cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TEST_EQ(t, cu.cuMemcpyDtoHAsync_v2(&got, g.to, 4, g.stream),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    TEST_EQ(t, cu.cuStreamEndCapture(g.stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    TEST_EQ(t, cu.cuCtxSynchronize(), CUDA_SUCCESS);
+}

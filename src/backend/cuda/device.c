@@ -167,13 +167,13 @@ static ts_status buffer_alloc(const tsi_device *device, size_t bytes, void **out
     return TS_OK;
 }
 
-/* The driver waits for work that may use it. */
+/* The driver waits for work that may use it. A wait for all of the GPU beforehand would end what
+ * other ranks capture meanwhile. */
 static void buffer_free(const tsi_device *device, void *buffer, size_t bytes)
 {
     (void)bytes;
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!buffer || cuda->fault[0] || tsi_cuda_enter(cuda) != TS_OK) return;
-    (void)tsi_cu.context_sync();
     if (is_on_host())
         (void)tsi_cu.host_free(buffer);
     else

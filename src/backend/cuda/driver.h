@@ -25,7 +25,6 @@
     X(context_retain, cuDevicePrimaryCtxRetain, PFN_cuDevicePrimaryCtxRetain_v7000)                \
     X(context_set, cuCtxSetCurrent, PFN_cuCtxSetCurrent_v4000)                                     \
     X(context_reach, cuCtxEnablePeerAccess, PFN_cuCtxEnablePeerAccess_v4000)                       \
-    X(context_sync, cuCtxSynchronize, PFN_cuCtxSynchronize_v2000)                                  \
     X(module_load, cuModuleLoadData, PFN_cuModuleLoadData_v2000)                                   \
     X(module_function, cuModuleGetFunction, PFN_cuModuleGetFunction_v2000)                         \
     X(function_set, cuFuncSetAttribute, PFN_cuFuncSetAttribute_v9000)                              \

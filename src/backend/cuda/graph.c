@@ -5,7 +5,8 @@
  * host gave them (tables, in pinned memory): the stream's would be other calls' by the time the
  * graph runs again. The workspace of products is the stream's; the order of the stream shares it.
  *
- * INV: nothing that a graph reads or writes goes before the graph does. */
+ * INV: nothing that a graph reads or writes goes before the graph does, and the graph not before
+ * its latest run is over. */
 #include <string.h>
 
 #include "backend/cuda/complain.h"
@@ -15,6 +16,7 @@
 
 struct tsi_device_graph {
     CUgraphExec handle;
+    CUevent passed; /* behind its latest launch */
     tsi_cuda_capture *capture;
 };
 
@@ -112,13 +114,21 @@ static bool is_empty(CUgraph source)
     return tsi_cu.graph_nodes(source, NULL, &count) == CUDA_SUCCESS && count == 0;
 }
 
+static CUresult make_handles(tsi_device_graph *graph, CUgraph source)
+{
+    CUresult result = tsi_cu.event_create(&graph->passed, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) result = tsi_cu.graph_make(&graph->handle, source, 0);
+    if (result != CUDA_SUCCESS && graph->passed) (void)tsi_cu.event_destroy(graph->passed);
+    return result;
+}
+
 /* Takes what was captured. */
 static ts_status graph_make(tsi_cuda *cuda, CUgraph source, tsi_cuda_capture *capture,
                             tsi_device_graph **out)
 {
     tsi_device_graph *graph = tsi_calloc(1, sizeof *graph);
     ts_status status = graph ? TS_OK : tsi_fail_memory("a graph", sizeof *graph);
-    CUresult result = graph ? tsi_cu.graph_make(&graph->handle, source, 0) : CUDA_SUCCESS;
+    CUresult result = graph ? make_handles(graph, source) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) status = tsi_cuda_fail(cuda, result, "a graph");
     if (status != TS_OK) {
         tsi_cuda_capture_drop(cuda, capture);
@@ -160,16 +170,18 @@ static ts_status graph_launch(const tsi_device *device, tsi_device_graph *graph,
     TSI_TRY(tsi_cuda_enter(cuda));
     stream->asking |= graph->capture->asks;
     TSI_CUDA_TRY(cuda, "a graph", tsi_cu.graph_launch(graph->handle, tsi_cuda_apart(stream)));
+    TSI_CUDA_TRY(cuda, "a graph", tsi_cu.event_record(graph->passed, stream->handle));
     return TS_OK;
 }
 
-/* The driver waits for kernels that run before it gives memory back. */
+/* It waits for this graph alone: a wait for all of the GPU would end what other ranks capture. */
 static void graph_destroy(const tsi_device *device, tsi_device_graph *graph)
 {
     tsi_cuda *cuda = tsi_cuda_of(device);
     if (!graph) return;
     if (!cuda->fault[0] && tsi_cuda_enter(cuda) == TS_OK) {
-        (void)tsi_cu.context_sync();
+        (void)tsi_cu.event_sync(graph->passed);
+        (void)tsi_cu.event_destroy(graph->passed);
         (void)tsi_cu.graph_free(graph->handle);
     }
     tsi_cuda_capture_drop(cuda, graph->capture);

@@ -132,6 +132,7 @@ static const struct {
     ERROR(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"),
     ERROR(CUDA_ERROR_DEVICE_UNAVAILABLE, "the device is busy or unavailable"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "not permitted when stream is capturing"),
+    ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "a call during the capture has ended it"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capture has work that was not joined"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency on work outside of the capture"),
 #undef ERROR
@@ -223,6 +224,8 @@ CALL cuCtxEnablePeerAccess(CUcontext, unsigned)
 CALL cuCtxSynchronize()
 {
     ALIVE;
+    CUresult result = captures_end_early();
+    if (result != CUDA_SUCCESS) return result;
     stream_run_all();
     return stream_fault;
 }

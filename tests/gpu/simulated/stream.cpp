@@ -24,6 +24,7 @@ double seconds_now()
 CUresult put_node(CUstream_st *stream, const item &it)
 {
     CUgraph_st &graph = *stream->captured->graph;
+    if (stream->captured->ended) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!it.work) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION; /* a wait for what is outside */
     graph.nodes.push_back({ it.work, { stream->last.begin(), stream->last.end() } });
     stream->last = { graph.nodes.size() - 1 };
@@ -87,8 +88,20 @@ CUresult capture_begin(CUstream_st *stream)
     stream->captured = std::make_shared<capture>();
     stream->captured->graph = std::make_shared<CUgraph_st>();
     stream->captured->origin = stream;
+    stream->captured->ended = false;
     stream->last.clear();
     return CUDA_SUCCESS;
+}
+
+CUresult captures_end_early()
+{
+    CUresult result = CUDA_SUCCESS;
+    for (CUstream_st *stream : streams) {
+        if (!stream->captured) continue;
+        stream->captured->ended = true;
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return result;
 }
 
 CUresult capture_join(CUstream_st *stream, const CUevent_st *event)
@@ -116,6 +129,7 @@ CUresult capture_end(CUstream_st *stream, CUgraph_st **graph)
             if (waited[i]) waited[before] = true;
     for (CUstream_st *other : streams)
         if (other->captured == captured) other->captured = nullptr;
+    if (captured->ended) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (count < nodes.size()) return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     *graph = new CUgraph_st(*captured->graph);
     return CUDA_SUCCESS;

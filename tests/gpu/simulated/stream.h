@@ -38,6 +38,7 @@ struct CUgraphExec_st {
 struct capture {
     std::shared_ptr<CUgraph_st> graph;
     CUstream_st *origin;
+    bool ended; /* by a call that nobody may make while a stream captures */
 };
 
 struct item {
@@ -68,6 +69,8 @@ void stream_run_to(const std::shared_ptr<moment> &); /* until it is passed */
 void stream_run_all();
 
 CUresult capture_begin(CUstream_st *stream);
+/* Of all streams, by a wait for everything; success: no stream captures. */
+CUresult captures_end_early();
 /* NULL in *graph: something is captured that the stream does not wait for, or nothing was begun. */
 CUresult capture_end(CUstream_st *stream, CUgraph_st **graph);
 /* The stream captures, too, if the event was recorded in a capture. */
