@@ -51,7 +51,9 @@ typedef struct ts_step_summary {
     int64_t bytes;   /* of memory that is kept for it */
     int64_t replays;
     int64_t waited_ns; /* of the latest ts_step_time: of this rank, in operations of communication
-                          and in waits for them; inside operators that communicate: not counted */
+                          and in waits for them, but for what it computed for other ranks there;
+                          inside operators that communicate: not counted */
+    int64_t helped_ns; /* and that: what it computed for other ranks (TESSERA_GUESTS) */
 } ts_step_summary;
 
 typedef struct ts_step_order { /* may grow at the end */

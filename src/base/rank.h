@@ -101,6 +101,7 @@ struct ts_rank {
     int32_t dry;    /* a kernel takes its scratch and computes nothing (tsi_dry) */
     int32_t placed; /* a program has said where it is: places of the library's own count no more */
     int32_t traced; /* so many want the events that are not always kept (ts_rank_trace_begin) */
+    _Atomic int64_t helped_ns;   /* computed for other ranks in waits (device/guests.h) */
     struct tsi_moments *moments; /* when work of its queues ran; NULL: nobody wants it, or none */
     tsi_observers observers;
     struct tsi_kept *kept;     /* of the step that is recorded or run again; NULL: none */

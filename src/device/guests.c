@@ -169,7 +169,7 @@ tsi_loop *tsi_guests_loop_of(ts_rank *rank)
 /* ---- guests ---------------------------------------------------------------------------------- */
 
 typedef struct guest {
-    const ts_rank *rank;
+    ts_rank *rank;
     lobby *lobby;
     tsi_guest_wait wait;
 } guest;
@@ -213,14 +213,18 @@ static tsi_loop *look(const guest *g)
 
 static void go_around(void *context, int64_t begin, int64_t end, int32_t worker)
 {
-    const guest *g = context;
-    (void)begin, (void)end, (void)worker;
+    guest *g = context;
+    (void)begin, (void)end;
     for (tsi_loop *loop; !is_over(&g->wait) && (loop = look(g)) != NULL;) {
         if (!tsi_loop_join(loop, TSI_LOOP_GUESTS)) continue;
+        int64_t joined_ns = tsi_clock_ns();
         if (tsi_loop_left(loop) > LEFT_FOR_MORE) wake_one(g->lobby, g->rank->local_index);
         while (tsi_loop_take(loop, TSI_GUEST) && !is_over(&g->wait))
             continue;
         tsi_loop_leave(loop);
+        if (worker == 0)
+            atomic_fetch_add_explicit(&g->rank->helped_ns, tsi_clock_ns() - joined_ns,
+                                      memory_order_relaxed);
     }
 }
 

@@ -300,7 +300,8 @@ ts_status ts_step_summarise(const ts_step *s, ts_step_summary *out)
                            .actions = tsi_step_action_count(s->value),
                            .bytes = tsi_step_bytes(s),
                            .replays = s->replays,
-                           .waited_ns = s->waited_ns };
+                           .waited_ns = s->waited_ns,
+                           .helped_ns = s->helped_ns };
     memcpy(out, &is, out->struct_size < sizeof is ? out->struct_size : sizeof is);
     return TS_OK;
 }

@@ -28,8 +28,8 @@ struct ts_step {
     tsi_works works;   /* what keeps its order */
     int64_t room;      /* pieces of work that were added for parts of operations (parts.h) */
     int64_t recorded_bytes, replays;
-    int64_t timed;     /* replays in this order whose times are in `value` */
-    int64_t waited_ns; /* of the latest of them */
+    int64_t timed;                /* replays in this order whose times are in `value` */
+    int64_t waited_ns, helped_ns; /* of the latest of them */
     tsi_waited *waited;
     int64_t waited_count, waited_capacity;
     bool agreed; /* operations begin in an order that all ranks took at `epoch` */

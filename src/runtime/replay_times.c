@@ -2,7 +2,8 @@
 /* replay_times.c - how long the actions of a recorded step take, from replays that are timed.
  *
  *   computation     the mean of the time that its works took, with what an operator computes before
- *                   an operation of its own, or in one piece of work with several
+ *                   an operation of its own, or in one piece of work with several; what a rank
+ *                   computes for others while it waits is nobody's
  *   an operation    from its begin, or the end of the one before it on its channel, to its end, as
  *                   the rank's events have it; of all timed replays in one order the least, because
  *                   a rank that begins early counts the time that others need to come; of a bucket
@@ -148,7 +149,9 @@ ts_status ts_step_time(ts_step *s)
     if (!s) return TS_ERR_NULL;
     int64_t *ns = tsi_calloc((size_t)s->kept.count + 1, sizeof *ns);
     if (!ns) return tsi_fail_memory("times of a step", (size_t)s->kept.count * sizeof *ns);
+    int64_t helped = s->rank->helped_ns;
     ts_status status = tsi_step_run(s, ns);
+    s->helped_ns = s->rank->helped_ns - helped;
     if (status == TS_OK) status = time_actions(s, ns);
     tsi_free(ns);
     return status;
