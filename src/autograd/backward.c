@@ -115,7 +115,7 @@ static ts_status check_node(const tsi_node *node)
             "backward of %s (%s): a tensor it saved was changed in place since (version %u, "
             "now %u)",
             node->op ? node->op->name : "a function", node->label, node->version[i],
-            tsi_array_version(t->array));
+            tsi_tape_version(t));
     }
     return TS_OK;
 }
@@ -477,12 +477,15 @@ static ts_status node_visit(tsi_backward *r, int64_t number)
     tsi_node *node = &r->tape->node[number];
     for (tsi_mark *m = node->ends; m; m = m->next_end)
         mark_push(r, m);
-    if (has_gradient(node) && (node->towards & r->parts & ~node->done)) {
+    bool runs = has_gradient(node) && (node->towards & r->parts & ~node->done);
+    if (runs) {
         TSI_TRY(marks_tell(r->open));
         TSI_TRY(node_run(r, number));
     }
-    /* The second half of a split backward may want what the first made again. */
-    tsi_thin_pass(node, !r->keep && r->parts == (TSI_TOWARDS_INPUT | TSI_TOWARDS_PARAMETER));
+    /* The second half of a split backward may want what the first made again, and the backward of
+     * another root what this one did not reach. */
+    bool whole = r->parts == (TSI_TOWARDS_INPUT | TSI_TOWARDS_PARAMETER);
+    tsi_thin_pass(node, runs && whole && !r->keep);
     if (!r->outer && !r->wrt) TSI_TRY(leaves_pass(r, number));
     return marks_end(r, r->tape->node[number].begins);
 }

@@ -120,18 +120,20 @@ static ts_status note_used(checkpoint *c, const tsi_capture *capture)
         tsi_leaf *leaf = capture->leaf[i];
         const tsi_array *array = leaf->self->array;
         leaf->references++;
-        c->used[c->used_count++] = (used){ leaf, array, tsi_array_version(array) };
+        c->used[c->used_count++] = (used){ leaf, array, tsi_tape_version(leaf->self) };
     }
     return TS_OK;
 }
 
+/* Before the second run and behind it: what swaps is seen to be another when it is gathered. */
 static ts_status check_used(const checkpoint *c)
 {
     for (int64_t i = 0; i < c->used_count; i++) {
         const used *u = &c->used[i];
         const ts_tensor *now = u->leaf->self;
-        if (!now || now->swaps) continue;
-        if (now->array == u->array && tsi_array_version(now->array) == u->version) continue;
+        if (!now) continue;
+        bool same = now->swaps || now->array == u->array;
+        if (same && tsi_tape_version(now) == u->version) continue;
         return TSI_FAIL(TS_ERR_STATE,
                         "backward of a function that runs again: a parameter or watched tensor "
                         "that it used was changed since");
@@ -212,7 +214,10 @@ static ts_status checkpoint_grad(const tsi_grad_io *io, void *extra)
     TSI_ASSERT(outer); /* gradients run inside a backward */
     int32_t parts = outer->parts & ~c->done;
     ts_status status = c->tape ? TS_OK : check_used(c);
-    if (status == TS_OK && !c->tape) status = run_again(c, io);
+    if (status == TS_OK && !c->tape) {
+        status = run_again(c, io);
+        if (status == TS_OK) status = check_used(c);
+    }
     if (status == TS_OK) status = run_back(c, io, outer, parts);
     for (int32_t i = 0; i < c->input_count && status == TS_OK; i++) {
         ts_tensor *grad = io->needs >> i & 1 ? ts_tensor_grad(c->input[i]) : NULL;

@@ -295,7 +295,7 @@ TSI_STEP_PATH ts_tape *tsi_tape_recording(ts_rank *rank)
 
 ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version)
 {
-    *version = tsi_array_version(t->array);
+    *version = tsi_tape_version(t);
     if (!t->is_variable || t->swaps) return tsi_tensor_retain(t);
     tsi_array *array = tsi_array_retain(t->array);
     ts_tensor *value = tsi_tensor_make(t->mesh, t->layout, (ts_dtype)t->dtype, array, NULL);

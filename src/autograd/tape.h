@@ -87,6 +87,8 @@ typedef struct tsi_thin { /* of a node in a region of selected recomputation (th
     tsi_recipe *from;
     int32_t stays;  /* what was made left the region: it is never made again */
     int32_t needed; /* by a node of the region */
+    int32_t passed; /* for good: its inputs are held no more */
+    int32_t reserved;
 } tsi_thin;
 
 typedef ts_status (*tsi_node_grad_fn)(const tsi_grad_io *io, void *extra);
@@ -198,6 +200,11 @@ ts_tape *tsi_tape_recording(ts_rank *rank);
  * *version how often that was written. One that swaps is kept itself: what it shows now goes, and
  * is there again in backward. Retained; NULL: recorded. */
 ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version);
+/* How often the value was written, as far as is known. */
+static inline uint32_t tsi_tape_version(const ts_tensor *t)
+{
+    return t->swaps ? t->changes : tsi_array_version(t->array);
+}
 /* Has the gradient of the call use for this input? Not for one that the call itself overwrote,
  * where it can do without. */
 bool tsi_tape_saves(const tsi_node *node, const tsi_op_record *call, int32_t input);
@@ -206,7 +213,7 @@ ts_tensor *tsi_tape_hold_input(const tsi_op_record *call, int32_t input, uint32_
 /* Was a value written since it was held? */
 static inline bool tsi_tape_changed(const ts_tensor *held, uint32_t version)
 {
-    return !held->swaps && tsi_array_version(held->array) != version;
+    return tsi_tape_version(held) != version;
 }
 ts_status tsi_grad_hook_call(const tsi_grad_hook *hook, ts_tensor *t);
 /* Everything from node `first` on, to be told of before and after its gradients. */

@@ -156,6 +156,11 @@ static ts_tensor *make(ts_tape *tape, tsi_recipe recipe);
 static ts_status find_inputs(ts_tape *tape, const tsi_node *node, ts_tensor **in)
 {
     const tsi_thin *thin = node->thin;
+    if (thin->passed)
+        return TSI_FAIL(TS_ERR_STATE,
+                        "backward: %s (%s) is to be made again, and an earlier backward that did "
+                        "not keep what it needs has passed it",
+                        node->op->name, node->label);
     for (int32_t i = 0; i < node->input_count; i++) {
         in[i] = thin->from[i].node < 0 ? thin->held[i] : make(tape, thin->from[i]);
         if (!in[i] && thin->from[i].node >= 0) return ts_rank_status(tape->rank);
@@ -236,5 +241,7 @@ void tsi_thin_pass(tsi_node *node, bool for_good)
         tsi_tensor_release(thin->made[o]);
         thin->made[o] = NULL;
     }
-    if (for_good) let_inputs_go(node);
+    if (!for_good) return;
+    let_inputs_go(node);
+    thin->passed = 1;
 }

@@ -44,6 +44,8 @@ typedef struct tsi_param {
     void *unit; /* of src/parallel: who gathers it; or NULL */
     /* [coll] Where its unit wants the shard; *out NULL: anywhere. Retained. NULL: anywhere. */
     ts_status (*unit_block)(struct tsi_param *p, tsi_array **out);
+    /* Its handle shows the shard from here on, unless somebody reads the whole. */
+    ts_status (*unit_cut)(struct tsi_param *p);
 } tsi_param;
 
 typedef struct tsi_hook_entry {

@@ -115,6 +115,17 @@ static ts_status grad_of(ts_tensor *param, ts_tensor **out)
     return tsi_settled_grad(param, out);
 }
 
+/* Shards are updated, also of units that were left gathered: each rank its own. */
+static ts_status cut_units(ts_optimizer *o)
+{
+    for (int64_t i = 0; i < o->count; i++) {
+        tsi_param *body = tsi_param_of(o->slot[i].param);
+        if (body && body->unit_cut && ts_tensor_grad(o->slot[i].param))
+            TSI_TRY(body->unit_cut(body));
+    }
+    return TS_OK;
+}
+
 static ts_status settle_all(ts_optimizer *o)
 {
     (void)TS_HERE;
@@ -158,6 +169,13 @@ static ts_status items_ready(ts_optimizer *o)
     o->item = item;
     o->item_capacity = wanted;
     return TS_OK;
+}
+
+static ts_status begin(ts_optimizer *o)
+{
+    TSI_TRY(cut_units(o));
+    TSI_TRY(items_ready(o));
+    return settle_all(o);
 }
 
 /* The parameter is written, and with it the mirror that is as new as it. */
@@ -358,8 +376,7 @@ ts_status ts_optimizer_step(ts_optimizer *o)
         return TSI_FAIL(TS_ERR_STATE,
                         "optimizer: a step that is recorded ends with "
                         "ts_optimizer_step_with: its numbers change from step to step");
-    TSI_TRY(items_ready(o));
-    TSI_TRY(settle_all(o));
+    TSI_TRY(begin(o));
     if (o->control) TSI_TRY(tsi_control_resume(o->control, o->steps + 1));
     return ended(o, take_step(o, false));
 }
@@ -444,8 +461,7 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
                             "a step that is recorded");
         TSI_TRY(control_make(o));
     }
-    TSI_TRY(items_ready(o));
-    TSI_TRY(settle_all(o));
+    TSI_TRY(begin(o));
     ts_status status = decide(o);
     if (status == TS_OK) status = take_step(o, true);
     TSI_TRY(ended(o, status));

@@ -35,6 +35,7 @@ static TSI_STEP_PATH ts_status enter(tsi_unit *u, tsi_unit_phase phase)
     if (phase == TSI_UNIT_FORWARD) TSI_TRY(tsi_unit_watch(u));
     bool ahead = u->state == TSI_UNIT_COMING;
     bool reads = tsi_unit_reads(u, phase);
+    if (u->state == TSI_UNIT_WHOLE) tsi_unit_look(u, false);
     u->users++;
     TSI_TRY(tsi_units_agree(u, phase));
     if (reads) TSI_TRY(tsi_unit_gather(u));
@@ -129,6 +130,7 @@ static ts_status end_forward(ts_module *m, tsi_unit *u)
     bool records = u->users == 1 && nodes_of(m->rank) > u->node_first;
     if (records) u->recorded = 1;
     if (records) note_reads(u);
+    if (records) tsi_unit_look(u, true);
     if (records) u->open++;
     bool last = leave(u, u->users - 1, 1, &u->forward_passed);
     if (last) TSI_TRY(check_trigger(u));
@@ -229,6 +231,7 @@ static void unit_free(tsi_unit *u)
         if (leaf && leaf->complete_context == p) leaf->complete = NULL;
         p->param->unit = NULL;
         p->param->unit_block = NULL;
+        p->param->unit_cut = NULL;
         p->value->swaps = 0;
         ts_sharding_release(p->cut);
         ts_sharding_release(p->whole);
@@ -303,16 +306,38 @@ static ts_status room_for_param(tsi_unit *u)
     return TS_OK;
 }
 
+/* Nobody reads the whole between two steps, though it may have been left there for the next one. */
+static ts_status cut(tsi_param *param)
+{
+    tsi_unit *u = param->unit;
+    return u->state == TSI_UNIT_WHOLE && u->users == 0 ? tsi_unit_drop(u, false) : TS_OK;
+}
+
+/* Where shards lie, gradients are to lie, too. */
+static ts_status check_gradient(const tsi_unit *u, const tsi_param *param, const char *name)
+{
+    const tsi_leaf *leaf = tsi_leaf_of(param->value);
+    if (!leaf || !leaf->grad || !ts_tensor_layout(leaf->grad)) return TS_OK;
+    return TSI_FAIL(TS_ERR_STATE,
+                    "fsdp: unit %s: %s has a gradient already; units are made before backward, or "
+                    "gradients are cleared first",
+                    u->name, name);
+}
+
 static ts_status take_param(ts_module *m, tsi_param *param, const char *name, void *context)
 {
     (void)m;
     tsi_unit *u = context;
     if (param->unit) return TS_OK;
-    int32_t dim =
-        u->options.dim ? u->options.dim(name, param->shape, 0, u->options.dim_context) : 0;
-    if (dim == TS_FSDP_IGNORE) return TS_OK;
     uint32_t axes = u->axes_own;
+    bool ignored = false;
     TSI_TRY(axes_of_param(u, param, name, &axes));
+    TSI_TRY(tsi_unit_ignores(u, param, axes, &ignored));
+    if (ignored) {
+        u->has_ignored = 1;
+        return TS_OK;
+    }
+    TSI_TRY(check_gradient(u, param, name));
     if (axes != u->axes_cut) {
         u->axes_left = axes;
         u->has_left = 1;
@@ -322,6 +347,7 @@ static ts_status take_param(ts_module *m, tsi_param *param, const char *name, vo
     u->param[u->count++] = (tsi_unit_param){ .param = param, .value = param->value, .unit = u };
     param->unit = u;
     param->unit_block = tsi_unit_block;
+    param->unit_cut = cut;
     return TS_OK;
 }
 
@@ -414,8 +440,8 @@ static ts_status unit_fill(tsi_unit *u)
         TSI_TRY(tsi_module_visit(u->module[i], take_param, u));
     if (u->count == 0 && u->has_left) return TS_OK;
     if (u->count == 0)
-        return TSI_FAIL(TS_ERR_ARG, "fsdp: %s has no parameters that are not in a unit below it",
-                        u->name);
+        return TSI_FAIL(TS_ERR_ARG, "fsdp: %s has no parameters that are not %s", u->name,
+                        u->has_ignored ? "ignored or in a unit below it" : "in a unit below it");
     u->list = tsi_calloc(2 * (size_t)u->count, sizeof *u->list);
     u->list_to = tsi_calloc((size_t)u->count, sizeof *u->list_to);
     u->layouts = tsi_calloc((size_t)u->count, sizeof *u->layouts);

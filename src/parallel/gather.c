@@ -96,11 +96,30 @@ static bool stays(const tsi_unit_param *p)
     return p->cut == p->whole && !p->mirrors;
 }
 
+static void note_shard(tsi_unit_param *p)
+{
+    p->shard = p->value->array;
+    p->shard_version = tsi_array_version(p->shard);
+}
+
+/* A shard that was updated, or read from a file, since it was gathered last: what was kept of the
+ * whole is not it any more, and tapes hold another value. */
+static void look_at_shard(tsi_unit_param *p)
+{
+    const tsi_array *array = p->value->array;
+    if (p->shard == array && p->shard_version == tsi_array_version(array)) return;
+    if (p->shard) p->value->changes++;
+    tsi_tensor_release(p->part);
+    p->part = NULL;
+    note_shard(p);
+}
+
 /* What is sent: the shard, its mirror, or what was kept of the whole. */
 static ts_status source_of(const tsi_unit *u, tsi_unit_param *p, ts_tensor **from)
 {
     TSI_TRY(check_shard(u, p));
     TSI_TRY(tsi_tensor_ready(p->value));
+    if (!p->slice) look_at_shard(p);
     *from = p->part ? p->part : p->value;
     if (p->part || !p->mirrors || p->slice) return TS_OK;
     tsi_array *block = p->param->mirror ? p->param->mirror->array : NULL;
@@ -252,6 +271,15 @@ TSI_STEP_PATH ts_status tsi_unit_gather_ahead(tsi_unit *u)
     return TS_OK;
 }
 
+/* A step that is recorded reads blocks: where handles lie before they turn is told. */
+static void tell_turn(const tsi_unit *u)
+{
+    for (int64_t i = 0; tsi_keeps(u->rank) && i < u->count; i++) {
+        ts_tensor *value = u->param[i].value;
+        if (value->swaps && value->layout) tsi_tell(u->rank, TSI_NEWS_WRITE, value);
+    }
+}
+
 /* ---- coming -> whole ------------------------------------------------------------------------- */
 
 /* Was a shard changed while its whole was on its way? An update, or a file that was read. */
@@ -275,6 +303,7 @@ TSI_STEP_PATH ts_status tsi_unit_bind(tsi_unit *u)
     if (u->state == TSI_UNIT_WHOLE) return TS_OK;
     if (u->state == TSI_UNIT_COMING && is_stale(u)) TSI_TRY(tsi_unit_drop(u, false));
     TSI_TRY(tsi_unit_gather(u));
+    tell_turn(u);
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         if (p->slice && p->value->move) TSI_TRY(tsi_tensor_ready(p->value));
@@ -310,6 +339,18 @@ static ts_tensor *changed_shard(const tsi_unit *u, const tsi_unit_param *p)
     return shard;
 }
 
+/* The shard is as tapes know the whole: so is its mirror. */
+static ts_status write_one_back(tsi_unit_param *p, const ts_tensor *shard)
+{
+    uint32_t changes = p->value->changes;
+    TSI_TRY(tsi_array_copy(p->value->array, shard->array));
+    if (!p->slice) note_shard(p);
+    if (!p->slice || !p->mirrors) return TS_OK;
+    ts_status status = tsi_param_renew(p->param, (ts_dtype)p->mirrors, p->slice);
+    p->value->changes = changes;
+    return status;
+}
+
 /* The shards that were changed, when this rank has let go of the rest: who still reads a slice
  * finishes first. */
 static ts_status write_back(tsi_unit *u)
@@ -320,7 +361,7 @@ static ts_status write_back(tsi_unit *u)
         u->list[i] = NULL;
         if (shard && status == TS_OK) status = tsi_unit_alone(u);
         if (shard && status == TS_OK) {
-            status = tsi_array_copy(u->param[i].value->array, shard->array);
+            status = write_one_back(&u->param[i], shard);
             if (u->all) u->all->stats.written_back++;
         }
         tsi_tensor_release(shard);
@@ -371,12 +412,40 @@ static bool is_unchanged(const tsi_unit_param *p)
     return p->value->array == p->seen && p->seen->storage->version == p->version;
 }
 
+/* The handle shows a whole of this unit's. */
+static bool shows_whole(const tsi_unit_param *p)
+{
+    return p->slice ? tsi_param_in_room(p) : p->other != NULL;
+}
+
+/* Was the whole changed since it was looked at last? */
+static bool is_edited(tsi_unit_param *p)
+{
+    if (is_unchanged(p)) return false;
+    const tsi_array *array = p->value->array;
+    uint32_t version = tsi_array_version(array);
+    bool same = p->edited == array && p->edited_version == version;
+    p->edited = array;
+    p->edited_version = version;
+    return !same;
+}
+
+void tsi_unit_look(tsi_unit *u, bool inside)
+{
+    for (int64_t i = 0; u->state == TSI_UNIT_WHOLE && i < u->count; i++) {
+        tsi_unit_param *p = &u->param[i];
+        if (shows_whole(p) && is_edited(p) && !inside) p->value->changes++;
+    }
+}
+
 /* The changed shard of parameter i, for later. */
 static ts_status note_changed(tsi_unit *u, int64_t i, bool *any)
 {
     for (int64_t k = 0; k < u->count && !*any; k++)
         u->list[k] = NULL;
     *any = true;
+    if (is_edited(&u->param[i])) u->param[i].value->changes++;
+    u->param[i].edited = NULL; /* its block goes, and the next one may lie there */
     u->list[i] = changed_shard(u, &u->param[i]);
     return u->list[i] ? TS_OK : ts_rank_status(u->rank);
 }
@@ -410,9 +479,10 @@ TSI_STEP_PATH ts_status tsi_unit_drop(tsi_unit *u, bool keeps_part)
 {
     if (u->state == TSI_UNIT_CUT) return TS_OK;
     bool whole = u->state == TSI_UNIT_WHOLE, changed = false;
+    if (whole) tell_turn(u);
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
-        if (p->slice ? !tsi_param_in_room(p) : !p->other) continue;
+        if (!shows_whole(p)) continue;
         ts_status status = whole ? unbind(u, i, keeps_part, &changed) : TS_OK;
         if (status != TS_OK) return changed ? drop_failed(u, i + 1, status) : status;
         if (p->other) let_other_go(p);
@@ -446,6 +516,7 @@ void tsi_unit_forget(tsi_unit *u)
         if (p->other) let_other_go(p);
         tsi_tensor_release(p->part);
         p->part = NULL;
+        p->shard = p->edited = NULL;
         p->ready = 0;
     }
     tsi_unit_forget_shared(u);

@@ -89,18 +89,18 @@ TSI_STEP_PATH ts_status tsi_unit_watch(tsi_unit *u)
 
 /* ---- where gradients go ---------------------------------------------------------------------- */
 
-/* Without all-reduce, and where such a sum waits already, axes that do not cut stay partial.
- * Retained. */
+/* Without all-reduce, and where such a sum waits already, axes that do not cut stay partial, if
+ * what comes is partial there: calls may have gone different ways. Retained. */
 static const ts_sharding *target_of(const tsi_unit *u, const tsi_leaf *leaf)
 {
     const ts_layout *waits = leaf->reduced ? ts_tensor_layout(leaf->reduced) : NULL;
     bool partly = waits && waits != leaf->layout;
-    if (partly) return ts_sharding_retain(waits->sharding);
-    if (u->all_reduce) return ts_sharding_retain(leaf->layout->sharding);
+    if (!partly && u->all_reduce) return ts_sharding_retain(leaf->layout->sharding);
     ts_placement place[TS_NDIM_MAX];
     const ts_sharding *from = ts_tensor_layout(leaf->grad)->sharding;
     for (int32_t k = 0; k < from->ndim; k++) {
-        bool stays = tsi_placement_partial(&from->place[k]) && !(u->axes_cut >> k & 1);
+        bool open = !partly || tsi_placement_partial(&waits->sharding->place[k]);
+        bool stays = open && tsi_placement_partial(&from->place[k]) && !(u->axes_cut >> k & 1);
         place[k] = stays ? from->place[k] : leaf->layout->sharding->place[k];
     }
     return tsi_sharding_intern(from->mesh, place);
@@ -110,7 +110,10 @@ static const ts_sharding *target_of(const tsi_unit *u, const tsi_leaf *leaf)
 static ts_status take_sum(const tsi_unit *u, tsi_leaf *leaf, ts_tensor *sum)
 {
     if (sum && sum->dtype != leaf->dtype) sum = ts_cast(sum, (ts_dtype)leaf->dtype);
-    if (leaf->reduced) sum = ts_add(leaf->reduced, sum);
+    ts_tensor *waits = sum ? leaf->reduced : NULL;
+    if (waits && waits->layout != leaf->layout && waits->layout != sum->layout)
+        waits = (ts_redistribute_to)(waits, sum->layout->sharding);
+    if (leaf->reduced) sum = waits ? ts_add(waits, sum) : NULL;
     bool partly = sum && u->all_reduce && sum->layout != leaf->layout;
     if (partly) sum = (ts_redistribute_to)(sum, leaf->layout->sharding);
     if (!sum) return ts_rank_status(u->rank);

@@ -53,16 +53,23 @@ static int32_t choose_dim(const ts_shape *shape, const ts_sharding *planned, int
     return enough ? front : largest;
 }
 
+/* What the program says of a dim that would be chosen; that, where it says nothing. */
+static int32_t ask_dim(const tsi_unit *u, const tsi_param *param, int32_t otherwise)
+{
+    char name[TSI_PARAM_NAME_MAX];
+    if (!u->options.dim) return otherwise;
+    (void)tsi_name_text(&param->name, name, sizeof name);
+    return u->options.dim(name, param->shape, otherwise, u->options.dim_context);
+}
+
 static ts_status dim_of(const tsi_unit *u, const tsi_unit_param *p, const ts_sharding *planned,
                         int64_t ranks, int32_t *dim)
 {
     char name[TSI_PARAM_NAME_MAX];
     const ts_shape *shape = &p->param->shape;
-    *dim = choose_dim(shape, planned, ranks);
-    if (!u->options.dim) return TS_OK;
-    (void)tsi_name_text(&p->param->name, name, sizeof name);
-    *dim = u->options.dim(name, *shape, *dim, u->options.dim_context);
+    *dim = ask_dim(u, p->param, choose_dim(shape, planned, ranks));
     if (*dim >= TS_FSDP_WHOLE && *dim < shape->ndim) return TS_OK;
+    (void)tsi_name_text(&p->param->name, name, sizeof name);
     return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: %s has %d dims, and is to be cut along dim %d",
                     u->name, name, shape->ndim, *dim);
 }
@@ -146,11 +153,35 @@ static ts_status store_text(tsi_unit_param *p)
     return TS_OK;
 }
 
+/* Retained. */
+static const ts_sharding *planned_of(const tsi_unit *u, const tsi_param *param)
+{
+    return param->stored ? tsi_sharding_parse(u->mesh->desc, param->stored)
+                         : tsi_sharding_replicated(u->mesh->desc);
+}
+
+ts_status tsi_unit_ignores(const tsi_unit *u, const tsi_param *param, uint32_t axes, bool *out)
+{
+    *out = false;
+    if (!u->options.dim) return TS_OK;
+    const ts_sharding *planned = planned_of(u, param);
+    if (!planned) return ts_rank_status(u->rank);
+    int64_t ranks = 1;
+    int32_t given = -1;
+    for (int32_t k = 0; k < planned->ndim; k++) {
+        if (!(axes >> k & 1)) continue;
+        ranks *= planned->mesh->size[k];
+        if (tsi_placement_cuts(&planned->place[k])) given = planned->place[k].dim;
+    }
+    int32_t dim = given >= 0 ? given : choose_dim(&param->shape, planned, ranks);
+    *out = ask_dim(u, param, dim) == TS_FSDP_IGNORE;
+    ts_sharding_release(planned);
+    return TS_OK;
+}
+
 static ts_status place_param(tsi_unit *u, tsi_unit_param *p)
 {
-    const char *stored = p->param->stored;
-    const ts_sharding *planned =
-        stored ? tsi_sharding_parse(u->mesh->desc, stored) : tsi_sharding_replicated(u->mesh->desc);
+    const ts_sharding *planned = planned_of(u, p->param);
     if (!planned) return ts_rank_status(u->rank);
     ts_status status = place_from(u, p, planned);
     ts_sharding_release(planned);

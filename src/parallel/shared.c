@@ -282,12 +282,15 @@ void tsi_unit_forget_shared(tsi_unit *u)
     (void)tell_released(u, u->gathered + FAR);
 }
 
-/* A unit that was gathered ahead would be read by nobody before it is gathered again. */
+/* A unit that was gathered ahead would be read by nobody before it is gathered again. What tapes
+ * hold of it, views of the room too, will be another value. */
 static ts_status ask_slice(void *context, void *tensor)
 {
     (void)tensor;
     const tsi_unit_param *p = context;
     tsi_unit *u = p->unit;
+    p->value->changes++;
+    if (p->room) tsi_array_wrote(p->room);
     if (u->state == TSI_UNIT_COMING) TSI_TRY(tsi_unit_drop(u, false));
     if (p->slice) TSI_TRY(tsi_moves_ask(u->rank, p->slice->storage));
     return tsi_unit_alone(u);
@@ -305,6 +308,7 @@ static ts_status ask_room(void *context, void *tensor)
                         "parameter itself can",
                         p->unit->name, name);
     }
+    if (tsi_keeps(value->rank)) tsi_tell(value->rank, TSI_NEWS_WRITE, value);
     tsi_array *own = tsi_tensor_block_tagged(value->mesh, value->layout, (ts_dtype)value->dtype,
                                              TSI_TAG_GATHERED);
     if (!own) return ts_rank_status(value->rank);

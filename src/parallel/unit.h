@@ -58,6 +58,10 @@ typedef struct tsi_unit_param {
     const ts_sharding *kept;   /* retained, or NULL: the shard over groups of neighbours */
     ts_tensor *part;           /* retained, or NULL: the shard of `kept`, between the directions */
     int64_t room_at, slice_at; /* bytes, from the storage's and the room's beginning */
+    /* Of what is not shared: the shard when it was gathered last, to notice changes. Of the whole,
+     * when it was changed and looked at last. Not retained: never read. */
+    const tsi_array *shard, *edited;
+    uint32_t shard_version, edited_version;
     uint64_t history; /* in which backwards it was used since ranks agreed on it (used.c) */
 } tsi_unit_param;
 
@@ -78,6 +82,7 @@ typedef struct tsi_unit {
     int32_t inner;    /* are there units inside of its module? 1 yes, -1 no, 0 to be looked for */
     int32_t agreed;   /* calls that the ranks agreed on */
     int32_t has_left; /* axes_left counts */
+    int32_t has_ignored;
     int32_t forward_passed, backward_passed; /* of a list: modules that have ended */
     tsi_unit_param *param;
     int64_t count, trained, ready_count;
@@ -163,6 +168,8 @@ typedef struct tsi_units {
 /* ---- shards.c */
 /* cut, whole and kept of each parameter; its `stored` and its value, if there is one, follow. */
 ts_status tsi_unit_place(tsi_unit *u);
+/* Is the parameter, which the axes would cut, to stay out of units? */
+ts_status tsi_unit_ignores(const tsi_unit *u, const tsi_param *param, uint32_t axes, bool *out);
 /* A parameter as its modules see it: of one that is in no unit, its own sharding. Borrowed. */
 const ts_sharding *tsi_unit_whole(const tsi_param *param);
 /* Handles show shards, and nobody but this rank knows them; refused while the unit runs. */
@@ -181,6 +188,9 @@ ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, const ts_sha
 ts_status tsi_unit_gather(tsi_unit *u);       /* CUT -> COMING; else nothing */
 ts_status tsi_unit_gather_ahead(tsi_unit *u); /* before it is called, with those beside it */
 ts_status tsi_unit_bind(tsi_unit *u);         /* -> WHOLE */
+/* Parameters that were changed while they were whole are noted for tapes; `inside`: in a call of
+ * the unit, whose tape saw them so. */
+void tsi_unit_look(tsi_unit *u, bool inside);
 ts_status tsi_unit_drop(tsi_unit *u,
                         bool keeps_part); /* -> CUT; what was changed is written back */
 /* One that is whole in a block of its own shows its shard again, and the block goes, before the

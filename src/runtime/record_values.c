@@ -301,13 +301,27 @@ void tsi_recording_end_staged(tsi_recording *r)
 
 /* ---- variables ------------------------------------------------------------------------------- */
 
+/* Was the block given to the step? */
+static bool is_given(tsi_recording *r, const ts_tensor *v)
+{
+    const tsi_recorded *b = tsi_recording_find(r, v->array->storage);
+    const tsi_step_list *list = tsi_recording_list(r);
+    return b && list && list->value[b->value].life & TSI_LIFE_TAKEN;
+}
+
+/* One that swaps tells of every turn: where it lay before the first counts. */
+static bool is_told(const tsi_recording *r, const ts_tensor *v)
+{
+    for (int64_t i = 0; i < r->rewritten_count; i++)
+        if (r->rewritten[i].variable == v) return true;
+    return false;
+}
+
 void tsi_recording_hear_write(void *context, void *what)
 {
     tsi_recording *r = context;
     const ts_tensor *v = what;
-    const tsi_recorded *b = r->held ? tsi_recording_find(r, v->array->storage) : NULL;
-    const tsi_step_list *list = tsi_recording_list(r);
-    if (!b || !list || !(list->value[b->value].life & TSI_LIFE_TAKEN)) return;
+    if (!r->held || (v->swaps ? is_told(r, v) : !is_given(r, v))) return;
     tsi_action at = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
     char place[TSI_RECORDING_NAME];
     tsi_recording_place(r->rank, place, &at);
@@ -318,6 +332,24 @@ void tsi_recording_hear_write(void *context, void *what)
     if (r->status == TS_OK) r->rewritten[r->rewritten_count++] = one;
 }
 
+static ts_status refuse_rewritten(const tsi_rewritten *one)
+{
+    char name[TSI_RECORDING_NAME] = "a parameter";
+    if (!one->variable->swaps)
+        return TSI_FAIL_BLAST(
+            TS_BLAST_LOCAL, TS_ERR_STATE,
+            "step: a variable that it reads gets another block (ts_tensor_write%s%s); run again it "
+            "would read the old one: change it in place, as ts_foreach_copy does",
+            one->place ? " behind " : "", one->place ? one->place : "");
+    if (one->variable->name) (void)tsi_name_text(one->variable->name, name, sizeof name);
+    return TSI_FAIL_BLAST(
+        TS_BLAST_LOCAL, TS_ERR_STATE,
+        "step: the unit of %s is gathered where the step begins or ends, and lies elsewhere at its "
+        "other end; run again it would read what is old: let go of it (ts_fsdp_release, "
+        "TS_FSDP_RESHARD_BACKWARD 1)",
+        name);
+}
+
 /* Ranks without a block of it do not know: so the others are told. */
 ts_status tsi_recording_check_writes(const tsi_recording *r)
 {
@@ -325,11 +357,7 @@ ts_status tsi_recording_check_writes(const tsi_recording *r)
         const tsi_rewritten *one = &r->rewritten[i];
         const ts_tensor *v = one->variable;
         if (v->ended || !v->array || v->array->storage == one->was) continue;
-        return TSI_FAIL_BLAST(
-            TS_BLAST_LOCAL, TS_ERR_STATE,
-            "step: a variable that it reads gets another block (ts_tensor_write%s%s); run again it "
-            "would read the old one: change it in place, as ts_foreach_copy does",
-            one->place ? " behind " : "", one->place ? one->place : "");
+        return refuse_rewritten(one);
     }
     return TS_OK;
 }

@@ -46,9 +46,9 @@ struct ts_tensor {
     uint8_t ended;       /* tsi_ended */
     uint8_t caller_owns; /* one of `held` is what a frame would have: a drop gives it back */
     uint8_t swaps;       /* a variable that shows one value from several places, in turn */
-    uint8_t reserved[4];
-    void *autograd;    /* of the autograd layer */
-    const char *scope; /* label of the last frame that owned it; kept by the event ring */
+    uint32_t changes;    /* of one that swaps: how often that value was seen to be another */
+    void *autograd;      /* of the autograd layer */
+    const char *scope;   /* label of the last frame that owned it; kept by the event ring */
     /* Of a parameter, kept by its module; NULL: it has none. Read where a sentence needs it. */
     const tsi_name *name;
     tsi_post post; /* from here on guarded by the lock of body.c, and kept when it is used again */

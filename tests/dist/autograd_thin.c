@@ -192,6 +192,13 @@ static void raised(void *state, const ts_module_io *io)
     io->output[0] = ts_exp(io->input[0]);
 }
 
+/* Its middle is made again. */
+static void raised_twice(void *state, const ts_module_io *io)
+{
+    (void)state;
+    io->output[0] = ts_exp(ts_mul_scalar(ts_square(ts_exp(ts_scale(io->input[0], 0.1))), 0.1));
+}
+
 /* What a region hands out is what its gradients use: changed in place since, it is refused as it is
  * where everything is kept. */
 TS_TEST_RANKS(thin_refuses_what_was_changed, 1, 2)
@@ -214,4 +221,47 @@ TS_TEST_RANKS(thin_refuses_what_was_changed, 1, 2)
         TEST_STATUS(t, ts_scope_close(caught), TS_ERR_STATE);
         ts_module_destroy(m);
     }
+}
+
+/* A backward takes nothing away from calls that it does not reach, and says so where it took what a
+ * later one needs. */
+TS_TEST_RANKS(thin_keeps_what_other_roots_need, 1, 2)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
+                                         .type = "raised",
+                                         .input_count = 1,
+                                         .output_count = 1,
+                                         .forward = raised_twice };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    ts_module *m = ts_module_create(mesh, &desc, NULL);
+    double sum[2][2] = { { NAN, NAN }, { NAN, NAN } };
+    for (int what = 0; what < 2; what++) {
+        TEST_OK(t, ts_module_checkpoint(m, what ? TS_RECOMPUTE_SELECT : TS_RECOMPUTE_NONE));
+        ts_scope scope = ts_scope_open(t->me, NULL);
+        ts_tape_begin(t->me);
+        ts_tensor *x[2], *y[2];
+        for (int i = 0; i < 2; i++) {
+            x[i] = ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(6, 6), "dp:S(0)");
+            x[i] = ts_watch(ts_mul_scalar(x[i], i + 1));
+            y[i] = ts_sum(TS_CALL(m, x[i]), NULL, 0, 0);
+        }
+        for (int i = 1; i >= 0; i--) { /* the later call first, then the earlier one */
+            TEST_OK(t, ts_backward(y[i], NULL));
+            TEST_OK(t, ts_tensor_item(ts_sum(ts_tensor_grad(x[i]), NULL, 0, 0), &sum[what][i]));
+        }
+        TEST_OK(t, ts_scope_close(scope));
+        scope = ts_scope_open(t->me, NULL);
+        ts_tape_begin(t->me);
+        for (int i = 0; i < 2; i++)
+            y[i] =
+                ts_sum(TS_CALL(m, ts_watch(ts_ones(mesh, TS_DTYPE_F64, TS_SHAPE(6, 6), "dp:S(0)"))),
+                       NULL, 0, 0);
+        TEST_OK(t, ts_backward(y[0], NULL));
+        TEST_OK(t, ts_backward(y[1], NULL)); /* the root of the first lies below it */
+        TEST_OK(t, ts_scope_close(scope));
+    }
+    for (int i = 0; i < 2; i++)
+        TEST_SAY(t, sum[0][i] == sum[1][i] && sum[0][i] > 0, "call %d: %.17g, not %.17g", i,
+                 sum[1][i], sum[0][i]);
+    ts_module_destroy(m);
 }
