@@ -26,7 +26,7 @@ TS_API void ts_batch_norm_options_init(ts_batch_norm_options *options);
 TS_API ts_tensor *ts_nansum(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 TS_API ts_tensor *ts_nanmean(ts_tensor *x, const int64_t *dims, int32_t count, int keepdim);
 /* The k-th smallest of a dim, from 1 on, and where it is; the median is the middle one, of two the
- * smaller. recorded; the dim goes; either result may be NULL if it is not wanted */
+ * smaller, or the first that is not a number. recorded; the dim goes */
 TS_API ts_status ts_kthvalue(ts_tensor *x, int64_t k, int32_t dim, ts_tensor *out[2]);
 TS_API ts_status ts_median(ts_tensor *x, int32_t dim, ts_tensor *out[2]);
 

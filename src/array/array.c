@@ -402,52 +402,87 @@ bool tsi_array_meets(const tsi_array *a, const tsi_array *b)
     return low[0] < high[1] && low[1] < high[0];
 }
 
-static bool has_gaps(const tsi_array *array)
-{
-    const char *low = NULL, *high = NULL;
-    ts_shape shape = tsi_array_shape(array);
-    bool any = span_of(array, &low, &high);
-    return !any ||
-           high - low != ts_shape_count(&shape) * (int64_t)ts_dtype_size((ts_dtype)array->dtype);
-}
+/* Ways from a byte of one block to one of another: each term is taken `low` to `high` times, the
+ * longest strides first. From term n on they lead `least[n]` to `most[n]` bytes, and to each place
+ * between if all[n]. */
+enum { TERMS = 2 * TS_NDIM_MAX + 1, TRIES = 4096 };
+typedef struct ways {
+    int64_t stride[TERMS], low[TERMS], high[TERMS], least[TERMS + 1], most[TERMS + 1];
+    bool all[TERMS];
+    int32_t count, tries;
+} ways;
 
-/* Dims with the longest strides first; false: one has none, or the two lie otherwise. */
-static bool order_of(const tsi_array *a, const tsi_array *b, int32_t *order)
+/* `times` steps of a stride, there (sign 1) or back (-1). */
+static void add_term(ways *w, int64_t stride, int64_t times, int32_t sign)
 {
-    bool alike = a->dtype == b->dtype && a->ndim == b->ndim;
-    for (int32_t d = 0; alike && d < a->ndim; d++) {
-        int32_t at = d;
-        alike = a->stride[d] > 0 && a->stride[d] == b->stride[d];
-        for (; at > 0 && a->stride[order[at - 1]] < a->stride[d]; at--)
-            order[at] = order[at - 1];
-        order[at] = d;
+    if (stride == 0 || times == 0) return;
+    if (stride < 0) sign = -sign;
+    stride = llabs(stride);
+    int32_t at = 0, i = w->count;
+    while (at < w->count && w->stride[at] > stride)
+        at++;
+    if (at == w->count || w->stride[at] != stride) {
+        for (w->count++; i > at; i--) {
+            w->stride[i] = w->stride[i - 1];
+            w->low[i] = w->low[i - 1];
+            w->high[i] = w->high[i - 1];
+        }
+        w->stride[at] = stride;
+        w->low[at] = w->high[at] = 0;
     }
-    return alike;
+    if (sign > 0)
+        w->high[at] += times;
+    else
+        w->low[at] -= times;
 }
 
-/* Is `away` a sum of strides, of the dims from the n-th on, that leads from an element of a to one
- * of b? The strides behind one add up to less than it, so it is taken as often as fits, or once
- * more. */
-static bool leads(const tsi_array *a, const tsi_array *b, const int32_t *order, int32_t n,
-                  int64_t away)
+static void add_terms(ways *w, const tsi_array *array, int32_t sign)
 {
-    if (n == a->ndim) return away == 0;
-    int32_t d = order[n];
-    int64_t stride = a->stride[d], fits = away / stride - (away % stride < 0);
-    for (int64_t k = fits; k <= fits + 1; k++)
-        if (k > -b->extent[d] && k < a->extent[d] && leads(a, b, order, n + 1, away - k * stride))
-            return true;
+    int64_t size = (int64_t)ts_dtype_size((ts_dtype)array->dtype);
+    for (int32_t d = 0; d < array->ndim; d++)
+        add_term(w, array->stride[d] * size, array->extent[d] - 1, sign);
+    add_term(w, 1, size - 1, sign);
+}
+
+static void sum_up(ways *w)
+{
+    w->least[w->count] = w->most[w->count] = 0;
+    for (int32_t n = w->count - 1; n >= 0; n--) {
+        int64_t rest = w->most[n + 1] - w->least[n + 1];
+        w->least[n] = w->least[n + 1] + w->low[n] * w->stride[n];
+        w->most[n] = w->most[n + 1] + w->high[n] * w->stride[n];
+        w->all[n] = w->stride[n] <= rest + 1 && (n + 1 == w->count || w->all[n + 1]);
+    }
+}
+
+/* The least number that is not below x / y. */
+static int64_t up(int64_t x, int64_t y)
+{
+    return x / y + (x % y > 0);
+}
+
+/* Do the terms from the n-th on lead `away` bytes? After too many tries: they may. */
+static bool leads(ways *w, int32_t n, int64_t away)
+{
+    if (away < w->least[n] || away > w->most[n]) return false;
+    if (n == w->count || w->all[n]) return true;
+    int64_t first = up(away - w->most[n + 1], w->stride[n]);
+    int64_t last = -up(w->least[n + 1] - away, w->stride[n]);
+    if (first < w->low[n]) first = w->low[n];
+    if (last > w->high[n]) last = w->high[n];
+    for (int64_t k = first; k <= last; k++)
+        if (--w->tries < 0 || leads(w, n + 1, away - k * w->stride[n])) return true;
     return false;
 }
 
 bool tsi_array_shares(const tsi_array *a, const tsi_array *b)
 {
-    int32_t order[TS_NDIM_MAX];
     if (!tsi_array_meets(a, b)) return false;
-    if (!has_gaps(a) && !has_gaps(b)) return true;
-    if (!order_of(a, b, order)) return false;
-    int64_t bytes = (const char *)tsi_array_data(b) - (const char *)tsi_array_data(a);
-    return leads(a, b, order, 0, bytes / (int64_t)ts_dtype_size((ts_dtype)a->dtype));
+    ways w = { .tries = TRIES };
+    add_terms(&w, a, 1);
+    add_terms(&w, b, -1);
+    sum_up(&w);
+    return leads(&w, 0, (const char *)tsi_array_data(b) - (const char *)tsi_array_data(a));
 }
 
 uint32_t tsi_array_version(const tsi_array *array)

@@ -103,8 +103,7 @@ bool tsi_array_is_alone(const tsi_array *array);
 /* May they share elements: does the stretch of memory from the first to the last of one meet that
  * of the other? Also of storages that were given the same memory from outside. */
 bool tsi_array_meets(const tsi_array *a, const tsi_array *b);
-/* Do they share an element? Where it is not known, because they lie otherwise and one has gaps: no.
- */
+/* Do they share an element? Blocks that interlock in so many ways that not all are tried: yes. */
 bool tsi_array_shares(const tsi_array *a, const tsi_array *b);
 /* Its elements were written, or will be. */
 static inline void tsi_array_wrote(const tsi_array *array)

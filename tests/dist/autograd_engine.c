@@ -536,6 +536,51 @@ TS_TEST_RANKS(a_tensor_that_another_view_wrote, 1, 2)
     }
 }
 
+static ts_tensor *column(ts_tensor *h, int64_t at)
+{
+    return ts_select(h, 1, at);
+}
+
+static ts_tensor *every_other(ts_tensor *h, int64_t first)
+{
+    ts_slice_options options = TS_INIT(ts_slice_options);
+    options.start = first;
+    options.step = 2;
+    return ts_slice(h, 1, &options);
+}
+
+/* So it is of views with gaps, of what repeats, and of what lies in another order. */
+TS_TEST_RANKS(a_tensor_that_a_view_with_gaps_wrote, 1, 2)
+{
+    static const char *const what[] = { "a column",   "the column",    "every other", "the others",
+                                        "a diagonal", "a row written", "it repeated" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    for (int i = 0; i < 7; i++) {
+        ts_scope caught =
+            ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1, .agree = mesh));
+        ts_tape_begin(t->me);
+        ts_tensor *x = ts_watch(ts_redistribute(input_of(mesh), "R")), *grad = NULL;
+        ts_tensor *h = ts_mul_scalar(x, 3.0);
+        ts_tensor *first = column(h, 0), *turned = ts_transpose(h, 0, 1);
+        ts_tensor *written = first, *used = h;
+        if (i == 1) used = column(turned, 0); /* which has one element in common */
+        if (i == 2) written = every_other(h, 0), used = turned;
+        if (i == 3) written = every_other(h, 0), used = every_other(h, 1);
+        if (i == 4) written = ts_diagonal(h, 0, 0, 1);
+        if (i == 5) written = ts_select(h, 0, 1), used = every_other(turned, 1);
+        if (i == 6) {
+            written = h;
+            used = ts_expand(ts_unsqueeze(first, 0), TS_SHAPE(2, ROWS));
+        }
+        (void)by_name("neg_", written, NULL);
+        ts_status status = ts_grad(ts_sum(used, NULL, 0, 0), &x, 1, &grad);
+        bool fine = i == 3;
+        TEST_SAY(t, (status == TS_OK) == fine, "%s: %s", what[i], ts_status_name(status));
+        if (!fine) TEST_SAYS(t, ts_rank_error(t->me)->text, "in place by neg through another view");
+        (void)ts_scope_close(caught);
+    }
+}
+
 /* Its place in the history would be the call's: it got no gradient, and nothing said so. */
 TS_TEST_RANKS(a_leaf_that_is_written_on_a_tape_is_refused, 1, 2, 8)
 {

@@ -25,6 +25,12 @@ static inline double family_value(int32_t input, int64_t i, ts_dtype dtype)
     return x == 0.0 ? 1.5 : x;
 }
 
+/* The same between 0 and 1, in sixteenths. */
+static inline double family_chance(int32_t input, int64_t i)
+{
+    return (double)((i * 37 + input * 11) % 15 + 1) / 16.0;
+}
+
 /* What holder r of n has of a value that is pending a reduction. */
 static inline double family_term(double x, ts_reduce reduce, int64_t i, int64_t r, int64_t n)
 {
@@ -45,9 +51,10 @@ static inline double family_term(double x, ts_reduce reduce, int64_t i, int64_t 
     return r == owner ? x / twos : (i + r) % 2 ? 2.0 : -1.0;
 }
 
-/* A tensor with the given placements whose logical value at global index i is family_value. */
-static inline ts_tensor *family_input(ts_mesh *mesh, int32_t input, const ts_meta *meta,
-                                      const char *place)
+/* A tensor with the given placements whose logical value at global index i is family_value, or
+ * family_chance. */
+static inline ts_tensor *family_fill(ts_mesh *mesh, int32_t input, const ts_meta *meta,
+                                     const char *place, bool chances)
 {
     ts_tensor *t = ts_empty(mesh, (ts_dtype)meta->dtype, meta->shape, place);
     if (!t || ts_tensor_wait(t) != TS_OK) return NULL;
@@ -73,13 +80,20 @@ static inline ts_tensor *family_input(ts_mesh *mesh, int32_t input, const ts_met
             int64_t i = 0;
             for (int32_t d = 0; d < block.ndim; d++)
                 i = i * meta->shape.extent[d] + tsi_span_list_at(&region.dim[d], loop.index[d]);
-            double x = family_value(input, i, (ts_dtype)meta->dtype);
+            double x =
+                chances ? family_chance(input, i) : family_value(input, i, (ts_dtype)meta->dtype);
             if (reduce) x = family_term(x, reduce, i, holder, holders);
             tsi_store_real((ts_dtype)meta->dtype, tsi_block_at(&block, loop.at[0]), x);
         }
     }
     tsi_arena_release(&arena);
     return tsi_image_close(&image) == TS_OK ? t : NULL;
+}
+
+static inline ts_tensor *family_input(ts_mesh *mesh, int32_t input, const ts_meta *meta,
+                                      const char *place)
+{
+    return family_fill(mesh, input, meta, place, false);
 }
 
 /* The whole of a tensor as doubles; the caller frees. NULL: it failed. */
@@ -121,6 +135,13 @@ typedef struct family_call {
     char text[400];
 } family_call;
 
+/* What the call takes: it may be a function of chances alone. */
+static inline ts_tensor *family_given(const family_call *c, ts_mesh *mesh, int32_t input,
+                                      const char *place)
+{
+    return family_fill(mesh, input, &c->in[input], place, c->op == &tsi_op_bce);
+}
+
 /* One axis of a placement by number: 0 R, then S(d), then partials. */
 static inline int32_t family_choices(const ts_meta *meta)
 {
@@ -155,7 +176,7 @@ static inline ts_status family_run(family_call *c, ts_mesh *mesh, int32_t code[]
             if (k) strcat(place, ", ");
             family_place(&c->in[i], code[i][k], place + strlen(place));
         }
-        in[i] = family_input(mesh, i, &c->in[i], place);
+        in[i] = family_given(c, mesh, i, place);
         if (used < 300) used += (size_t)sprintf(c->text + used, "%s%s", i ? "; " : "", place);
     }
     sprintf(c->text + used, ")");
@@ -209,7 +230,7 @@ static inline void family_other_cuts(test *t, ts_mesh *mesh, family_call *c)
                                                 : 0LL,
                             r + 1 < t->count ? "," : ")");
                 for (int32_t j = 0; j < c->input_count; j++)
-                    in[j] = family_input(mesh, j, &c->in[j], i == j ? place : NULL);
+                    in[j] = family_given(c, mesh, j, i == j ? place : NULL);
                 sprintf(what, "%s: input %d is %s", c->op->name, i, place);
                 tsi_op_args args = { c->op, in, c->input_count, 0, c->attributes };
                 TEST_SAY(t, tsi_op_run(&args, have) == TS_OK, "%s: %s", what,

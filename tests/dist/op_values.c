@@ -105,6 +105,14 @@ static const value_row rows[] = {
     { "lcm", "{}", "i64[3] 4 -6 0; i64[3] 6 4 5", "i64[3] 12 12 0" },
     { "bitwise_left_shift", "{}", "i64[3] 1 -1 1; i64[3] 4 1 64", "i64[3] 16 -2 0" },
     { "bitwise_right_shift", "{}", "i64[3] 16 -3 -1; i64[3] 4 1 70", "i64[3] 1 -2 -1" },
+    { "bce", "{\"reduction\": \"none\"}", "f32[4] nan 0.5 0 1; f32[4] 1 nan 1 0",
+      "f32[4] nan nan 100 100" },
+    { "kl_div", "{\"reduction\": \"none\"}", "f64[5] nan 1 -inf 2 nan; f64[5] 1 nan 0 -1 0",
+      "f64[5] nan nan 0 0 nan" },
+    /* what is left of the inner dim behind fours, where the dim is not cut */
+    { "matmul", "{}", "f32[1,5] 1 1 1 1 2; f32[5,2] 1 1 1 1 1 1 1 1 inf 3", "f32[1,2] inf 10" },
+    { "matmul", "{}", "f64[1,2] 1 2; f64[2,3] 1 inf 1 -inf 1 3", "f64[1,3] -inf inf 7" },
+    { "matmul", "{}", "bf16[1,3] 0 1 2; bf16[3,2] 1 1 1 1 -inf 3", "bf16[1,2] -inf 7" },
     { "isclose", "{\"equal_nan\": true}", "f64[3] nan 1 inf; f64[3] nan 1.000001 inf",
       "bool[3] 1 1 1" },
     { "gt_scalar", "{\"value\": 0.5}", "i64[3] 0 1 2", "bool[3] 0 1 1" },
@@ -295,7 +303,7 @@ static double complex read_number(char **at, ts_dtype dtype)
     if (tsi_dtype_category(dtype) != TSI_CATEGORY_COMPLEX) return real;
     if (**at == '+' || **at == '-') imaginary = strtod(*at, at);
     if (**at == 'i') (*at)++;
-    return real + imaginary * (double complex)I;
+    return CMPLX(real, imaginary);
 }
 
 /* One tensor of a text; advances it past the ';'. false: it does not matter. */
@@ -478,6 +486,71 @@ TS_TEST_RANKS(slopes_of_exponents, 1)
     is(t, "power", slope, "f64[3] nan 0 1.3862943611198906");
 }
 
+/* What a later value of an equal index replaced has no slope, be it infinite where it went. */
+TS_TEST_RANKS(slopes_of_values_that_were_put, 1, 2, 3)
+{
+    static const struct {
+        const char *values, *x, *weights, *slope[2]; /* replaced, added */
+    } row[] = {
+        { "f64[4] 1 2 3 4", "f64[2] 0 0", "f64[2] 5 7", { "f64[4] 0 5 0 7", "f64[4] 7 5 7 7" } },
+        { "f64[1] 1", "f64[2] 0 0", "f64[2] 5 7", { "f64[1] 12", "f64[1] 26" } },
+        { "f64[4] 1 2 3 4", "f64[2] 0 0", "f64[2] 5 inf", { "f64[4] 0 5 0 inf", NULL } },
+        { "f64[4,2] 1 2 3 4 5 6 7 8",
+          "f64[2,2] 0 0 0 0",
+          "f64[2,2] 1 2 3 4",
+          { "f64[4,2] 0 0 1 2 0 0 3 4", "f64[4,2] 3 4 1 2 3 4 3 4" } },
+    };
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_tape_begin(t->me);
+    ts_tensor *index = given(mesh, "i64[4] 1 0 1 1", "R"), *slope = NULL;
+    for (size_t n = 0; n < 4 * TSI_COUNT_OF(row); n++) {
+        size_t i = n / 4, adds = n / 2 % 2;
+        if (!row[i].slope[adds]) continue;
+        const char *place = n % 2 ? "S(0)" : "R";
+        ts_tensor *values = ts_watch(given(mesh, row[i].values, place));
+        ts_index_options options = TS_INIT(ts_index_options);
+        options.index = &index;
+        options.count = 1;
+        options.accumulate = (int32_t)adds;
+        ts_tensor *y = ts_index_put(given(mesh, row[i].x, place), values, &options);
+        TEST_OK(t, ts_backward(y, TS_OPTIONS(ts_backward_options,
+                                             .seed = given(mesh, row[i].weights, "R"))));
+        slope = ts_tensor_grad(values);
+        is(t, place, slope, row[i].slope[adds]);
+    }
+}
+
+/* Slopes on a cut are those of the side that the value was taken from. */
+TS_TEST_RANKS(slopes_on_cuts, 1)
+{
+    static const struct {
+        ts_tensor *(*f)(ts_tensor *x);
+        const char *on, *beside;
+    } row[] = {
+        { ts_acos, "c128[4] 2+0i 2-0.0i -2+0i -2-0.0i",
+          "c128[4] 2+1e-9i 2-1e-9i -2+1e-9i -2-1e-9i" },
+        { ts_asin, "c128[4] 2+0i 2-0.0i -2+0i -2-0.0i",
+          "c128[4] 2+1e-9i 2-1e-9i -2+1e-9i -2-1e-9i" },
+        { ts_asinh, "c128[4] 0+2i -0.0+2i 0-2i -0.0-2i",
+          "c128[4] 1e-9+2i -1e-9+2i 1e-9-2i -1e-9-2i" },
+    };
+    ts_mesh *mesh = ts_mesh_self(t->me);
+    for (size_t i = 0; i < TSI_COUNT_OF(row); i++) {
+        ts_tensor *slope[2] = { NULL, NULL };
+        ts_tape_begin(t->me);
+        for (int beside = 0; beside < 2; beside++) {
+            ts_tensor *x = ts_watch(given(mesh, beside ? row[i].beside : row[i].on, "R"));
+            ts_tensor *ones = given(mesh, "c128[4] 1 1 1 1", "R");
+            TEST_OK(t, ts_backward(row[i].f(x), TS_OPTIONS(ts_backward_options, .seed = ones)));
+            slope[beside] = ts_tensor_grad(x);
+        }
+        double apart = 1;
+        ts_tensor *away = ts_amax(ts_abs(ts_sub(slope[0], slope[1])), NULL, 0, 0);
+        TEST_OK(t, ts_tensor_item(away, &apart));
+        TEST_SAY(t, apart < 1e-6, "function %zu: %g apart", i, apart);
+    }
+}
+
 /* Powers of the elements are beyond the numbers of a dtype, the norm is not. */
 TS_TEST_RANKS(norms_whose_powers_do_not_fit, 1)
 {
@@ -547,6 +620,9 @@ TS_TEST_RANKS(functions_made_of_operators, 1, 2, 3)
     TEST_OK(t, ts_median(given(mesh, "f64[4] 4 1 3 2", "S(0)"), 0, out));
     is(t, "median", out[0], "f64[] 2");
     is(t, "median's index", out[1], "i64[] 3");
+    TEST_OK(t, ts_median(given(mesh, "f64[5] 4 nan 1 nan 2", "S(0)"), -1, out));
+    is(t, "median of what is no number", out[0], "f64[] nan");
+    is(t, "its index", out[1], "i64[] 1");
     is(t, "outer", ts_outer(given(mesh, "f64[2] 1 2", "S(0)"), given(mesh, "f64[2] 3 4", "S(0)")),
        "f64[2,2] 3 4 6 8");
     is(t, "trace", ts_trace(m), "f64[] 6");

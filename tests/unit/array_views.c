@@ -125,6 +125,63 @@ TS_TEST(array_views_that_share)
     rank_close(t, world);
 }
 
+enum { BYTES = 64, VIEWS = 8000 };
+typedef struct view_list {
+    tsi_array *view[VIEWS];
+    uint64_t has[VIEWS]; /* a bit for each byte of the block */
+    int32_t count;
+} view_list;
+
+static void add_view(view_list *l, tsi_array *whole, ts_dtype dtype, ts_shape shape,
+                     const int64_t *stride, int64_t offset)
+{
+    int64_t size = (int64_t)ts_dtype_size(dtype), at[2] = { offset, offset }, end = BYTES / size;
+    uint64_t has = 0;
+    for (int32_t d = 0; d < 2; d++)
+        at[stride[d] > 0] += stride[d] * (shape.extent[d] - 1);
+    if (l->count == VIEWS || at[0] < 0 || at[1] >= end) return;
+    for (int64_t i = 0; i < ts_shape_count(&shape); i++) {
+        int64_t e = offset + i / shape.extent[1] * stride[0] + i % shape.extent[1] * stride[1];
+        has |= (((uint64_t)1 << size) - 1) << (e * size);
+    }
+    l->has[l->count] = has;
+    l->view[l->count++] = tsi_array_view(whole, dtype, &shape, stride, offset);
+}
+
+/* Views with gaps, turned, backwards, repeated and of other dtypes against their bytes. */
+TS_TEST(array_views_of_any_stride_that_share)
+{
+    static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_BF16 };
+    static view_list l;
+    int64_t shared = 0, apart = 0;
+    ts_world *world;
+    ts_rank *rank = rank_open(t, &world);
+    tsi_array *whole = tsi_array_create(rank, TS_DTYPE_F32, &TS_SHAPE(BYTES / 4));
+    l.count = 0;
+    for (int n = 0; n < 2 * 7 * 7 * 3 * 3 * 8; n++) {
+        int rest = n / 2, first = rest % 7, second = rest / 7 % 7, rows = rest / 49 % 3;
+        int columns = rest / 147 % 3, offset = rest / 441;
+        add_view(&l, whole, dtypes[n % 2], TS_SHAPE(rows + 1, 2 * columns + 1),
+                 (int64_t[]){ first - 2, second - 2 }, 2 * offset + n % 2);
+    }
+    TEST_SAY(t, l.count > 2000 && l.count < VIEWS, "%d views", l.count);
+    for (int a = 0; a < l.count; a++)
+        for (int k = 0; k < 100; k++) {
+            int b = (int)(((int64_t)a * 7919 + k * 104729) % l.count);
+            bool want = (l.has[a] & l.has[b]) != 0;
+            *(want ? &shared : &apart) += 1;
+            TEST_SAY(t, tsi_array_shares(l.view[a], l.view[b]) == want,
+                     "views %d and %d: %llx and %llx", a, b, (unsigned long long)l.has[a],
+                     (unsigned long long)l.has[b]);
+        }
+    TEST_SAY(t, shared > 1000 && apart > 1000, "%lld share, %lld do not", (long long)shared,
+             (long long)apart);
+    for (int a = 0; a < l.count; a++)
+        tsi_array_release(l.view[a]);
+    tsi_array_release(whole);
+    rank_close(t, world);
+}
+
 TS_TEST(array_view_bounds)
 {
     ts_world *world;

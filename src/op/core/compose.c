@@ -61,7 +61,17 @@ ts_status(ts_median)(ts_tensor *x, int32_t dim, ts_tensor *out[2])
     ts_shape shape = ts_tensor_shape(x);
     int32_t d = dim < 0 ? dim + shape.ndim : dim;
     bool there = d >= 0 && d < shape.ndim;
-    return (ts_kthvalue)(x, there ? (shape.extent[d] + 1) / 2 : 1, dim, out);
+    ts_scope inner = tsi_scope_inner(x);
+    ts_tensor *largest[] = { NULL, NULL }, *none = NULL;
+    ts_status status = (ts_kthvalue)(x, there ? (shape.extent[d] + 1) / 2 : 1, dim, out);
+    bool real = status == TS_OK && tsi_dtype_category((ts_dtype)x->dtype) == TSI_CATEGORY_REAL;
+    if (real) status = ts_max(x, dim, &largest[0], &largest[1]);
+    if (real && status == TS_OK) none = ts_isnan(largest[0]);
+    for (int i = 0; i < 2; i++)
+        out[i] = ts_scope_pass(inner, none ? ts_where(none, largest[i], out[i]) : out[i]);
+    if (status == TS_OK) status = ts_rank_status(x->rank);
+    ts_scope_close(inner);
+    return status;
 }
 
 /* ---- vectors and matrices -------------------------------------------------------------------- */

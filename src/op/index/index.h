@@ -65,6 +65,10 @@ typedef struct tsi_index_geometry {
 tsi_index_geometry tsi_index_geometry_of(int32_t first, const tsi_dims *dims, const ts_meta *in,
                                          int32_t input_count);
 
+/* Gradients of elements that were written in place of what was there: `number` was written in their
+ * stead, and `found` is what is read again; one that a later one replaced has none. */
+ts_tensor *tsi_index_of_stayed(ts_tensor *dy, ts_tensor *found, ts_tensor *number);
+
 /* Rules: input `input` pending any reduction, the other inputs replicated, the output likewise. */
 void tsi_index_pass(tsi_rules *rules, int32_t input);
 /* One rule from roles of inputs, then outputs. */

@@ -363,6 +363,23 @@ static ts_status index_grad(const tsi_grad_io *io)
     return tsi_grad_give(io, run(&tsi_op_index_put, head, 2, io->in + 1, io->input_count - 1, &a));
 }
 
+/* What reaches the values; one that a later one of equal indices replaced has no part in it. */
+static ts_tensor *values_grad(const tsi_grad_io *io, const tsi_index_put_attributes *a)
+{
+    tsi_index_put_attributes plain = { .dims = a->dims };
+    ts_tensor *const *indices = io->in + 2;
+    int32_t count = io->input_count - 2;
+    ts_tensor *dy = run(&tsi_op_index_get, io->out_grad, 1, indices, count, &plain);
+    if (!dy || a->accumulate) return dy;
+    ts_mesh *mesh = ts_tensor_mesh(dy);
+    ts_shape whole = ts_tensor_shape(io->out_grad[0]);
+    ts_tensor *number = ts_arange(mesh, TS_DTYPE_I64, ts_tensor_shape(dy), NULL, NULL);
+    ts_tensor *head[] = { ts_zeros(mesh, TS_DTYPE_I64, whole, NULL), number };
+    ts_tensor *stayed = run(&tsi_op_index_put, head, 2, indices, count, &plain);
+    return tsi_index_of_stayed(dy, run(&tsi_op_index_get, &stayed, 1, indices, count, &plain),
+                               number);
+}
+
 static ts_status put_grad(const tsi_grad_io *io)
 {
     tsi_index_put_attributes a = *(const tsi_index_put_attributes *)io->attributes, plain = a;
@@ -376,8 +393,7 @@ static ts_status put_grad(const tsi_grad_io *io)
         io->in_grad[0] = run(&tsi_op_index_put, head, 2, io->in + 2, count, &plain);
     }
     if (io->needs >> 1 & 1)
-        io->in_grad[1] = tsi_grad_unbroadcast(
-            run(&tsi_op_index_get, io->out_grad, 1, io->in + 2, count, &plain), &io->in_meta[1]);
+        io->in_grad[1] = tsi_grad_unbroadcast(values_grad(io, &a), &io->in_meta[1]);
     return ts_rank_status(io->rank);
 }
 

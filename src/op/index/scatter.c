@@ -329,23 +329,23 @@ static ts_status backward_grad(const tsi_grad_io *io)
     return ts_rank_status(io->rank);
 }
 
-/* 1 where an element of the source stayed, 0 where a later one of equal index replaced it: numbers
- * are scattered in the same way, and those that are found again are those that stayed. */
-static ts_tensor *winners(const tsi_grad_io *io, int64_t dim)
+ts_tensor *tsi_index_of_stayed(ts_tensor *dy, ts_tensor *found, ts_tensor *number)
 {
-    ts_tensor *dy = io->out_grad[0], *index = io->in[1];
-    ts_tensor *number =
-        ts_arange(ts_tensor_mesh(index), TS_DTYPE_I64, ts_tensor_shape(index), NULL, NULL);
-    ts_tensor *none = ts_zeros(ts_tensor_mesh(dy), TS_DTYPE_I64, ts_tensor_shape(dy), NULL);
-    ts_tensor *stayed = (ts_scatter)(none, (int32_t)dim, index, number);
-    ts_tensor *found = stayed ? call2(&tsi_op_gather, stayed, index, dim) : NULL;
-    return ts_cast(ts_eq(found, number), ts_tensor_dtype(dy));
+    return ts_masked_fill(dy, ts_ne(found, number), 0.0);
 }
 
 static ts_tensor *source_grad(const tsi_grad_io *io, int64_t dim, bool adds)
 {
-    ts_tensor *dy = call2(&tsi_op_gather, io->out_grad[0], io->in[1], dim);
-    if (!adds) dy = ts_mul(dy, winners(io, dim));
+    ts_tensor *index = io->in[1];
+    ts_tensor *dy = call2(&tsi_op_gather, io->out_grad[0], index, dim);
+    if (dy && !adds) {
+        ts_mesh *mesh = ts_tensor_mesh(dy);
+        ts_shape whole = ts_tensor_shape(io->out_grad[0]);
+        ts_tensor *number = ts_arange(mesh, TS_DTYPE_I64, ts_tensor_shape(index), NULL, NULL);
+        ts_tensor *none = ts_zeros(mesh, TS_DTYPE_I64, whole, NULL);
+        ts_tensor *stayed = (ts_scatter)(none, (int32_t)dim, index, number);
+        dy = tsi_index_of_stayed(dy, call2(&tsi_op_gather, stayed, index, dim), number);
+    }
     return widen(dy, &io->in_meta[1].shape, &io->in_meta[2].shape);
 }
 

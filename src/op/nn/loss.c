@@ -120,11 +120,17 @@ static double term_l1(double x, double target, const tsi_loss_attributes *a)
     return fabs(x - target);
 }
 
+/* What is no number stays none. */
+static double at_least(double x, double least)
+{
+    return x < least ? least : x;
+}
+
 /* Logarithms are not taken below -100, so that a certain and wrong x stays finite. */
 static double term_bce(double x, double target, const tsi_loss_attributes *a)
 {
     (void)a;
-    return -(target * fmax(log(x), -100.0) + (1.0 - target) * fmax(log1p(-x), -100.0));
+    return -(target * at_least(log(x), -100.0) + (1.0 - target) * at_least(log1p(-x), -100.0));
 }
 
 /* bce of sigmoid(x), without its overflow. */
@@ -149,7 +155,7 @@ static double term_huber(double x, double target, const tsi_loss_attributes *a)
 static double term_kl(double x, double target, const tsi_loss_attributes *a)
 {
     if (a->log_target) return exp(target) * (target - x);
-    return target > 0.0 ? target * (log(target) - x) : 0.0;
+    return target <= 0.0 && !isnan(x) ? 0.0 : target * (log(target) - x);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */

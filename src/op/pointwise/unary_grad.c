@@ -62,7 +62,21 @@ ts_status tsi_grad_abs(const tsi_grad_io *io)
     return tsi_grad_give(io, ts_mul(dy_of(io), tsi_complex_sign(x)));
 }
 
-GRAD(acos, ts_neg(ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io))))))
+/* 1 / sqrt(1 - x^2). Of complex numbers on the side of the cut that the value was taken from, which
+ * the square does not know: 1 / cos(asin x), and asinh in its way. */
+static ts_tensor *asin_slope(const tsi_grad_io *io)
+{
+    if (tsi_meta_is_complex(&io->in_meta[0])) return ts_reciprocal(ts_cos(ts_asin(x_of(io))));
+    return ts_rsqrt(one_minus_square(x_of(io)));
+}
+
+static ts_tensor *asinh_slope(const tsi_grad_io *io)
+{
+    if (tsi_meta_is_complex(&io->in_meta[0])) return ts_reciprocal(ts_cosh(ts_asinh(x_of(io))));
+    return ts_rsqrt(one_plus_square(x_of(io)));
+}
+
+GRAD(acos, ts_neg(ts_mul(dy_of(io), asin_slope(io))))
 
 /* 1 / sqrt(x^2 - 1); of complex numbers by factors: the root of the square is the other one where
  * the real part is below zero. */
@@ -76,8 +90,8 @@ ts_status tsi_grad_acosh(const tsi_grad_io *io)
     return tsi_unary_give(io, slope);
 }
 
-GRAD(asin, ts_mul(dy_of(io), ts_rsqrt(one_minus_square(x_of(io)))))
-GRAD(asinh, ts_mul(dy_of(io), ts_rsqrt(one_plus_square(x_of(io)))))
+GRAD(asin, ts_mul(dy_of(io), asin_slope(io)))
+GRAD(asinh, ts_mul(dy_of(io), asinh_slope(io)))
 GRAD(atan, ts_div(dy_of(io), one_plus_square(x_of(io))))
 GRAD(atanh, ts_div(dy_of(io), one_minus_square(x_of(io))))
 GRAD(cos, ts_neg(ts_mul(dy_of(io), ts_sin(x_of(io)))))

@@ -155,6 +155,25 @@ static void add_rows_bf16(float *restrict sum, const uint16_t *w, int64_t wk, co
                                    TSI_FMAF(wide(b[j]), x[1], TSI_FMAF(wide(a[j]), x[0], sum[j]))));
 }
 
+/* One row alone: zeros for others would meet its infinities. */
+static void add_row_f32(float *restrict sum, const float *w, float x, int64_t count)
+{
+    for (int64_t j = 0; j < count; j++)
+        sum[j] = TSI_FMAF(w[j], x, sum[j]);
+}
+
+static void add_row_f64(double *restrict sum, const double *w, double x, int64_t count)
+{
+    for (int64_t j = 0; j < count; j++)
+        sum[j] += w[j] * x;
+}
+
+static void add_row_bf16(float *restrict sum, const uint16_t *w, float x, int64_t count)
+{
+    for (int64_t j = 0; j < count; j++)
+        sum[j] = TSI_FMAF(wide(w[j]), x, sum[j]);
+}
+
 static float number_of(const by_vector *v, int64_t l)
 {
     return v->dtype == TS_DTYPE_F32 ? ((const float *)v->dense)[l]
@@ -165,32 +184,37 @@ static float number_of(const by_vector *v, int64_t l)
 static void strip_f32(const by_vector *v, int64_t column, int64_t count, const int64_t *rows,
                       float *sum)
 {
+    bool narrow = v->dtype == TS_DTYPE_BF16;
+    int64_t l = rows[0];
     memset(sum, 0, (size_t)count * sizeof *sum);
-    for (int64_t l = rows[0], taken; l < rows[1]; l += taken) {
-        taken = rows[1] - l < 4 ? 1 : 4;
-        float x[4] = { 0 };
-        for (int64_t i = 0; i < taken; i++)
-            x[i] = number_of(v, l + i);
-        int64_t at = l * v->wk + column, step = taken == 4 ? v->wk : 0;
-        if (v->dtype == TS_DTYPE_F32)
-            add_rows_f32(sum, (const float *)v->w + at, step, x, count);
+    for (; l + 4 <= rows[1]; l += 4) {
+        const float x[] = { number_of(v, l), number_of(v, l + 1), number_of(v, l + 2),
+                            number_of(v, l + 3) };
+        int64_t at = l * v->wk + column;
+        if (narrow)
+            add_rows_bf16(sum, (const uint16_t *)v->w + at, v->wk, x, count);
         else
-            add_rows_bf16(sum, (const uint16_t *)v->w + at, step, x, count);
+            add_rows_f32(sum, (const float *)v->w + at, v->wk, x, count);
+    }
+    for (; l < rows[1]; l++) {
+        int64_t at = l * v->wk + column;
+        if (narrow)
+            add_row_bf16(sum, (const uint16_t *)v->w + at, number_of(v, l), count);
+        else
+            add_row_f32(sum, (const float *)v->w + at, number_of(v, l), count);
     }
 }
 
 static void strip_f64(const by_vector *v, int64_t column, int64_t count, const int64_t *rows,
                       double *sum)
 {
+    const double *x = v->dense, *w = (const double *)v->w + column;
+    int64_t l = rows[0];
     memset(sum, 0, (size_t)count * sizeof *sum);
-    for (int64_t l = rows[0], taken; l < rows[1]; l += taken) {
-        taken = rows[1] - l < 4 ? 1 : 4;
-        double x[4] = { 0 };
-        for (int64_t i = 0; i < taken; i++)
-            x[i] = ((const double *)v->dense)[l + i];
-        add_rows_f64(sum, (const double *)v->w + l * v->wk + column, taken == 4 ? v->wk : 0, x,
-                     count);
-    }
+    for (; l + 4 <= rows[1]; l += 4)
+        add_rows_f64(sum, w + l * v->wk, v->wk, x + l, count);
+    for (; l < rows[1]; l++)
+        add_row_f64(sum, w + l * v->wk, x[l], count);
 }
 
 static void run_strips(void *context, int64_t begin, int64_t end, int32_t worker)

@@ -208,9 +208,9 @@ typedef struct tsi_cuda_extreme_args {
     X(l1_loss, fabs(x - t))                                                                        \
     X(smooth_l1_loss, bent(fabs(x - t), point))                                                    \
     X(huber_loss, point *bent(fabs(x - t), point))                                                 \
-    X(bce, -(t * fmax(log(x), R(-100)) + (R(1) - t) * fmax(log1p(-x), R(-100))))                   \
+    X(bce, -(t * at_least(log(x), R(-100)) + (R(1) - t) * at_least(log1p(-x), R(-100))))           \
     X(bce_with_logits, fmax(x, R(0)) - x * t + log1p(exp(-fabs(x))))                               \
-    X(kl_div, flag ? exp(t) * (t - x) : t > R(0) ? t * (log(t) - x) : R(0))
+    X(kl_div, flag ? exp(t) * (t - x) : t <= R(0) && !isnan(x) ? R(0) : t * (log(t) - x))
 typedef enum tsi_cuda_loss {
 #define TSI_CUDA_LOSS_NAME(name, term) TSI_CUDA_LOSS_##name,
     TSI_CUDA_LOSSES(TSI_CUDA_LOSS_NAME)

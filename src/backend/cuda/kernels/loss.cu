@@ -4,6 +4,12 @@
 #include "backend/cuda/kernels/kernel.cuh"
 #include "backend/cuda/kernels/real.cuh"
 
+/* What is no number stays none. */
+template <typename R> __device__ inline R at_least(R x, R least)
+{
+    return x < least ? least : x;
+}
+
 /* A parabola below the point, a line beyond. */
 template <typename R> __device__ inline R bent(R d, R point)
 {
