@@ -226,14 +226,19 @@ static int run_order(bench *self, bench_order *order, bool json)
     return code != 0 || self->lines.count == 0 ? code : bench_lines_print(&self->lines, json);
 }
 
-static void settle(bench *self)
+/* The exit code, or -1. */
+static int settle(bench *self)
 {
+    int64_t ranks = 1;
+    if (self->mesh && cli_mesh_ranks(self->mesh, &ranks) != TS_OK)
+        return cli_fail_usage("bench replay", "--mesh: %s", ts_last_error());
     if (!self->mesh) self->mesh = "replicate=*";
-    if (!self->ranks) self->ranks = 1;
+    if (!self->ranks) self->ranks = ranks > 0 ? ranks : 1;
     if (!self->layers) self->layers = 4;
     if (!self->hidden) self->hidden = 256;
     if (!self->rows) self->rows = 1;
     if (!self->context) self->context = 32;
+    return -1;
 }
 
 int cli_bench_replay(int argc, char **argv)
@@ -242,7 +247,7 @@ int cli_bench_replay(int argc, char **argv)
     bench_order order = { .vocab = VOCAB, .memory = 150 };
     bool json = false, ordered = false;
     const cli_option options[] = {
-        CLI_INT("ranks", &self.ranks, 1, 4096, "ranks (default: 1; with --order as the mesh has)"),
+        CLI_INT("ranks", &self.ranks, 1, 4096, "ranks (default: as the mesh has)"),
         CLI_TEXT("mesh", &self.mesh, "TEXT", "roles of the ranks (default: replicate=*)"),
         CLI_INT("layers", &self.layers, 1, 1 << 10, "of the model (default: 4, with --order 6)"),
         CLI_INT("hidden", &self.hidden, 64, 1 << 14,
@@ -280,6 +285,6 @@ int cli_bench_replay(int argc, char **argv)
         return cli_fail_usage("bench replay", "--hidden %lld is not a multiple of 64",
                               (long long)self.hidden);
     if (ordered) return run_order(&self, &order, json);
-    settle(&self);
-    return run_usual(&self, json);
+    code = settle(&self);
+    return code >= 0 ? code : run_usual(&self, json);
 }
