@@ -22,6 +22,12 @@
  * ranks make together. Shapes are those of the recording. No step is recorded or run in a batch
  * (comm.h).
  *
+ * What the function finds and leaves counts: a replay begins as the recording began and leaves
+ * what that left. Gradients that were there are there, wherever they lie; where there were none,
+ * there are none. Parameters and variables show the blocks that they showed (in place they may
+ * change), documents and factors of models are the same. Else it is refused, and a sentence names
+ * what.
+ *
  * The step borrows modules, optimizers and meshes: they outlive it.
  *
  * A recorded step is also a program that can be printed, checked, timed and reordered: see

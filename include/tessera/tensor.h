@@ -108,8 +108,8 @@ TS_API ts_tensor *ts_from_dlpack_on(ts_rank *me, struct DLManagedTensorVersioned
 TS_API ts_tensor *ts_tensor_local(ts_tensor *t);
 TS_API ts_tensor *ts_tensor_full(ts_tensor *t); /* maker [coll]; replicated on the same mesh */
 /* recorded; waits; read only. The block where it lies: out->device says whether the host may read
- * it. data is NULL of one element that stands for all (a scalar that was expanded), which strides of
- * ts_array cannot say: read it. */
+ * it. data is NULL of one element that stands for all (a scalar that was expanded), which strides
+ * of ts_array cannot say: read it. */
 TS_API ts_status ts_tensor_view(ts_tensor *t, ts_array *out);
 /* recorded; waits. A copy of this rank's block in host memory of the caller's, of the block's
  * shape, in any dtype. */

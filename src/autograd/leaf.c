@@ -6,6 +6,7 @@
  * is replicated: each term has the gradient of the whole. */
 #include "autograd/tape.h"
 #include "base/alloc.h"
+#include "base/keep.h"
 
 /* Where the gradient of a tensor shall end up, retained; NULL: recorded. */
 static const ts_layout *grad_layout(const ts_layout *layout)
@@ -46,6 +47,7 @@ tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter)
     link->leaf = leaf;
     link->node = -1;
     t->autograd = link;
+    if (tsi_keeps(t->rank)) leaf->kept_in = t->rank->kept->number;
     state->leaves++;
     return leaf;
 }
@@ -77,6 +79,7 @@ static void forget(tsi_leaf *leaf)
 ts_status tsi_leaf_place(tsi_leaf *leaf, const ts_tensor *value)
 {
     TSI_TRY(tsi_leaf_follow(leaf, value));
+    TSI_TRY(tsi_leaf_at_border(leaf, false));
     forget(leaf);
     return TS_OK;
 }
@@ -126,6 +129,7 @@ ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
     if (addition->dtype != leaf->dtype) /* of a value that operators see in fewer bits */
         addition = ts_cast(addition, (ts_dtype)leaf->dtype);
     if (!addition) return ts_rank_status(leaf->rank);
+    TSI_TRY(tsi_leaf_at_border(leaf, true));
     /* Who completes a gradient itself reduces what is new of it; what is reduced waits aside. */
     if (leaf->complete && leaf->grad && leaf->settled) {
         TSI_ASSERT(!leaf->reduced);
@@ -133,7 +137,7 @@ ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition)
         leaf->grad = NULL;
     }
     if (!leaf->grad) {
-        leaf->grad = tsi_variable(leaf->rank);
+        leaf->grad = tsi_leaf_variable(leaf);
         if (!leaf->grad) return ts_rank_status(leaf->rank);
     }
     leaf->touched = 1;
@@ -152,8 +156,9 @@ static ts_tensor *as_leaf_lies(const tsi_leaf *leaf, ts_tensor *x)
 
 ts_status tsi_leaf_settle(tsi_leaf *leaf)
 {
-    if (!leaf->grad || !ts_tensor_layout(leaf->grad) || leaf->settled || !leaf->layout)
-        return TS_OK;
+    if (!leaf->grad || !ts_tensor_layout(leaf->grad)) return TS_OK;
+    TSI_TRY(tsi_leaf_at_border(leaf, true));
+    if (leaf->settled || !leaf->layout) return TS_OK;
     leaf->settled = 1;
     ts_tensor *sum = as_leaf_lies(leaf, leaf->grad);
     if (leaf->reduced) {
@@ -169,6 +174,7 @@ ts_status tsi_leaf_settle(tsi_leaf *leaf)
 ts_tensor *ts_tensor_grad(ts_tensor *leaf)
 {
     tsi_leaf *body = tsi_leaf_of(leaf);
+    if (body && tsi_leaf_at_border(body, true) != TS_OK) return NULL;
     if (body && body->grad && ts_tensor_layout(body->grad)) return body->grad;
     return body ? body->reduced : NULL;
 }
@@ -177,6 +183,7 @@ ts_status ts_tensor_grad_clear(ts_tensor *leaf)
 {
     if (leaf && leaf->ended) return tsi_tensor_refuse(leaf, "grad_clear: the leaf");
     tsi_leaf *body = tsi_leaf_of(leaf);
+    if (body) TSI_TRY(tsi_leaf_at_border(body, false));
     if (!body || (!body->grad && !body->reduced)) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
     TSI_TRY(tsi_rank_enter(leaf->rank));
     forget(body);

@@ -23,8 +23,9 @@ static void hear_listing(void *context, void *what);
 
 static void hear_drop(void *context, void *what)
 {
+    ts_tensor *t = what;
     (void)context;
-    tsi_link_drop(what);
+    if (t->autograd) tsi_link_drop(t);
 }
 
 static void hear_close(void *context, void *what)

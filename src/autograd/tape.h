@@ -56,6 +56,7 @@ typedef struct tsi_leaf { /* what has a gradient of its own; counted by tensors 
     ts_status (*complete)(void *context);
     void *complete_context;
     ts_tensor *reduced; /* a variable, or NULL */
+    uint64_t kept_in;   /* number of the recording that made it, or noted it (border.c); 0: none */
 } tsi_leaf;
 
 typedef struct tsi_link { /* ts_tensor.autograd */
@@ -237,6 +238,10 @@ tsi_leaf *tsi_leaf_of(const ts_tensor *t);      /* NULL: not a leaf */
 /* Makes the tensor a leaf. */
 tsi_leaf *tsi_leaf_make(ts_tensor *t, bool is_parameter);
 void tsi_leaf_release(tsi_leaf *leaf);
+/* Before its gradient is read, changed or (not `reads`) cleared: a step that is recorded notes what
+ * it finds (border.c). */
+ts_status tsi_leaf_at_border(tsi_leaf *leaf, bool reads);
+ts_tensor *tsi_leaf_variable(const tsi_leaf *leaf); /* for its gradient; NULL: recorded */
 /* grad += addition; the first one is taken as it is. */
 ts_status tsi_leaf_accumulate(tsi_leaf *leaf, ts_tensor *addition);
 ts_status tsi_leaf_settle(tsi_leaf *leaf);

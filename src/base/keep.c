@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/error.h"
 
 const tsi_kept_kind tsi_kept_fence = { TSI_KEPT_FENCE, NULL };
 
@@ -157,8 +158,49 @@ ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, const tsi_kept_hearer *hea
     return status;
 }
 
+ts_status tsi_keep_border(const ts_rank *rank, tsi_kept_border border)
+{
+    tsi_kept *kept = rank->kept;
+    ts_status status = tsi_room(&kept->border, kept->border_count, &kept->border_capacity,
+                                sizeof border, "a step");
+    if (status == TS_OK)
+        kept->border[kept->border_count++] = border;
+    else
+        border.destroy(border.context);
+    return status;
+}
+
+static ts_status at_borders(const tsi_kept *kept, size_t which)
+{
+    for (int64_t i = 0; i < kept->border_count; i++) {
+        const tsi_kept_border *b = &kept->border[i];
+        const tsi_kept_fn fn[] = { b->settle, b->check, b->enter, b->leave };
+        if (fn[which]) TSI_TRY(fn[which](b->context));
+    }
+    return TS_OK;
+}
+
+ts_status tsi_kept_settle(const tsi_kept *kept)
+{
+    return at_borders(kept, 0);
+}
+
+ts_status tsi_kept_enter(const tsi_kept *kept)
+{
+    TSI_TRY(at_borders(kept, 1));
+    return at_borders(kept, 2);
+}
+
+ts_status tsi_kept_leave(const tsi_kept *kept)
+{
+    return at_borders(kept, 3);
+}
+
 void tsi_kept_release(tsi_kept *kept)
 {
+    for (int64_t i = kept->border_count; i > 0; i--)
+        kept->border[i - 1].destroy(kept->border[i - 1].context);
+    tsi_free(kept->border);
     for (int64_t i = kept->count; i > 0; i--)
         let_go(&kept->work[i - 1]);
     tsi_free(kept->work);

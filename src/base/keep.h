@@ -59,6 +59,18 @@ typedef struct tsi_kept_stream { /* of random numbers */
     uint64_t recorded, now;
 } tsi_kept_stream;
 
+/* What decides which memory kept work means, and is the host's: the block that a variable shows,
+ * the gradient of a leaf, a mirror that is as new as its value. A step that runs again begins as
+ * its recording began, or is refused, and leaves what that left. */
+typedef struct tsi_kept_border {
+    tsi_kept_fn settle; /* (optional) the recording ended well: what it leaves is noted */
+    tsi_kept_fn check;  /* (optional) may the step run again? Before anything is changed for it */
+    tsi_kept_fn enter;  /* (optional) before it runs again */
+    tsi_kept_fn leave;  /* (optional) behind it */
+    void (*destroy)(void *context);
+    void *context;
+} tsi_kept_border;
+
 typedef struct tsi_kept { /* zero is an empty one */
     tsi_kept_work *work;
     int64_t count, capacity;
@@ -71,6 +83,9 @@ typedef struct tsi_kept { /* zero is an empty one */
      * turned off, which runs the graph and keeps it. */
     ts_status (*turn)(struct tsi_kept *kept, bool on);
     void *turns; /* its context */
+    tsi_kept_border *border;
+    int64_t border_count, border_capacity;
+    uint64_t number; /* of the recording, from 1: no two of a process have the same */
 } tsi_kept;
 
 /* Is what this rank does now to be kept? */
@@ -113,5 +128,10 @@ ts_status tsi_kept_run(ts_rank *rank, tsi_kept *kept, const tsi_kept_hearer *hea
 /* The same; `ns` has room for how long each took. */
 ts_status tsi_kept_time(ts_rank *rank, tsi_kept *kept, int64_t *ns);
 void tsi_kept_release(tsi_kept *kept);
+/* The rank keeps. The context is taken in any case. */
+ts_status tsi_keep_border(const ts_rank *rank, tsi_kept_border border);
+ts_status tsi_kept_settle(const tsi_kept *kept);
+ts_status tsi_kept_enter(const tsi_kept *kept);
+ts_status tsi_kept_leave(const tsi_kept *kept);
 
 #endif

@@ -29,9 +29,9 @@ typedef enum tsi_news {
     TSI_NEWS_FILL,   /* tsi_filled (tensor/tensor.h): a tensor was made, by no call */
     TSI_NEWS_MOVING, /* NULL: a move or an algorithm begins; what was issued before is not for it */
     TSI_NEWS_MOVE,   /* tsi_moved (tensor/tensor.h): a tensor is now another, in another layout */
-    TSI_NEWS_WRITE,  /* ts_tensor: a variable that has a value is about to get another */
+    TSI_NEWS_WRITE,  /* ts_tensor: a variable is about to get a value */
     TSI_NEWS_MESSAGE, /* tsi_message (tensor/tensor.h): a tensor was sent or received */
-    TSI_NEWS_DROP,    /* ts_tensor: one with a history goes */
+    TSI_NEWS_DROP,    /* ts_tensor: one with a history, or a variable, goes */
     TSI_NEWS_CLOSE,   /* tsi_closed (tensor/tensor.h): a scope is about to close */
     TSI_NEWS_ROWS, /* tsi_op_record (op/core/dispatch.h): of a call whose first input is on its way
                     * the rows that are here are computed; in[0] is where those lie, the call is

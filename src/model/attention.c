@@ -41,11 +41,11 @@ static const ts_mask *mask_of(const ts_model *m, int64_t window, int64_t length)
     return mask;
 }
 
-ts_tensor *tsi_model_attention(const ts_model *m, ts_tensor *const qkv[3], int64_t layer)
+ts_tensor *tsi_model_attention(ts_model *m, ts_tensor *const qkv[3], int64_t layer)
 {
     ts_attention_options options = TS_INIT(ts_attention_options);
     ts_tensor *all[3] = { qkv[0], qkv[1], qkv[2] };
-    if (!all[0] || !all[1]) return NULL;
+    if (!all[0] || !all[1] || tsi_model_at_border(m) != TS_OK) return NULL;
     if (m->cache && tsi_cache_join(m->cache, layer, all) != TS_OK) return NULL;
     options.mask = mask_of(m, window_of(&m->config, layer), ts_tensor_shape(all[1]).extent[2]);
     options.causal = options.mask == NULL;

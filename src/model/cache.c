@@ -188,6 +188,10 @@ static ts_status check_ids(const ts_model_cache *c, ts_tensor *ids)
         return TSI_FAIL(TS_ERR_SHAPE,
                         "model_logits_after: ids of %lld rows, the cache has tokens of %lld",
                         (long long)s.extent[0], (long long)c->rows);
+    if (tsi_keeps(c->model->rank))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "model_logits_after: a step is recorded, and each time that "
+                        "it is run again it would stand behind as many tokens as now");
     if (c->model->documents)
         return TSI_FAIL(TS_ERR_STATE, "model_logits_after: rows are packed documents, which are "
                                       "complete; ts_model_documents(model, NULL) ends that");

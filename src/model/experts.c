@@ -237,6 +237,7 @@ ts_module *tsi_part_experts(const tsi_builder *b, ts_module *above, const char *
         e->bias = ts_module_param(m, "gate.e_score_correction_bias", TS_SHAPE(c->experts), &fixed);
     e->state = tsi_router_add(b->model, layer, e->bias);
     if (!e->state) return NULL;
+    if (ts_module_on(m, TS_HOOK_RESET, tsi_router_reset, e->state) != TS_OK) return NULL;
     e->experts = experts_add(b, m, e->state);
     e->state->experts = e->experts;
     if (c->shared_experts > 0)

@@ -55,7 +55,7 @@ typedef struct attention {
 static void attention_forward(void *state, const ts_module_io *io)
 {
     const attention *a = state;
-    const ts_model *m = a->part.model;
+    ts_model *m = a->part.model;
     const ts_model_config *c = &m->config;
     ts_shape s = ts_tensor_shape(io->input[0]);
     ts_tensor *all = product(m, io->input[0], &a->qkv), *part[3];

@@ -58,7 +58,7 @@ static ts_tensor *queries(const latent *a, ts_tensor *x_BTC, ts_tensor *table)
 static void latent_forward(void *state, const ts_module_io *io)
 {
     const latent *a = state;
-    const ts_model *m = a->part.model;
+    ts_model *m = a->part.model;
     const ts_model_config *c = &m->config;
     ts_tensor *x_BTC = io->input[0];
     ts_shape s = ts_tensor_shape(x_BTC);

@@ -68,7 +68,7 @@ static ts_tensor *rotate(ts_tensor *x_BHTD, ts_tensor *table)
 static void attention_forward(void *state, const ts_module_io *io)
 {
     const attention *a = state;
-    const ts_model *m = a->part.model;
+    ts_model *m = a->part.model;
     const ts_model_config *c = &m->config;
     ts_tensor *x_BTC = io->input[0];
     ts_shape s = ts_tensor_shape(x_BTC);

@@ -48,7 +48,8 @@ struct ts_model {
     int64_t router_count;
     ts_model_options router_options; /* of which the routers' part is used */
     double router_factor;
-    ts_fsdp_options units; /* as ts_model_fsdp was given them */
+    uint64_t set_in, kept_in; /* numbers of recordings that set one of these, and noted them */
+    ts_fsdp_options units;    /* as ts_model_fsdp was given them */
 };
 
 /* Families declare their blocks below model->root (part.h); what fails is recorded. */
@@ -81,16 +82,17 @@ ts_mesh *tsi_model_first(const ts_model *model); /* of the first of them alone; 
 ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
 void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 void tsi_model_routers_release(ts_model *model);
-void tsi_model_routers_clear(ts_model *model);     /* what they counted since the last step */
-ts_status tsi_model_routers_move(ts_model *model); /* their biases, by what they counted */
-typedef struct tsi_router_counts {                 /* since the last step */
+void tsi_model_routers_clear(ts_model *model); /* what they counted since the last step */
+typedef struct tsi_router_counts {             /* since the last step */
     struct ts_tensor *load;    /* variable [E]: choices; or NULL: nothing was counted */
     struct ts_tensor *numbers; /* variable [4]: losses times tokens; choices dropped */
     int64_t tokens;
 } tsi_router_counts;
-/* All routers' counts for those of `counts`, one for each, and the other way round: a step that is
- * run again writes its counts where it wrote them first, whatever the model does between. */
-void tsi_model_routers_swap(ts_model *model, tsi_router_counts *counts);
+
+/* ---- border.c */
+/* Before a forward reads documents or router_factor: a step that is recorded notes them. */
+ts_status tsi_model_at_border(ts_model *model);
+void tsi_model_set(ts_model *model); /* after one of them was set */
 
 /* The position of the first token of a call: behind those of the cache it goes on from. */
 int64_t tsi_model_begin(const ts_model *model);
@@ -109,7 +111,7 @@ ts_status tsi_model_follow(ts_model *model, ts_tensor *ids);
 ts_status tsi_model_follow_to(ts_model *model, const ts_sharding *ids);
 ts_status tsi_model_place(ts_model *model, const char *cut /* of the sequence over cp */);
 /* Causal attention of a layer: q [B, H, T, D], k [B, G, T, D], v [B, G, T, any]. */
-ts_tensor *tsi_model_attention(const ts_model *model, ts_tensor *const qkv[3], int64_t layer);
+ts_tensor *tsi_model_attention(ts_model *model, ts_tensor *const qkv[3], int64_t layer);
 /* The operators' word for the activation of its feed-forwards. */
 const char *tsi_model_activation_word(const ts_model_config *config);
 ts_tensor *tsi_model_activate(const ts_model *model, ts_tensor *x);

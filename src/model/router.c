@@ -12,7 +12,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
+#include "base/keep.h"
 
 enum { AUX, SEQUENCE, Z, DROPPED, NUMBERS };
 
@@ -78,8 +80,77 @@ static void add_to(ts_tensor **variable, ts_rank *rank, ts_tensor *value)
     if (!value) return;
     if (!*variable) *variable = ts_variable(rank);
     if (!*variable) return;
+    (*variable)->is_variable = TSI_VARIABLE_OWNED;
     ts_tensor *sum = ts_tensor_layout(*variable) ? ts_add(*variable, value) : value;
     if (sum) (void)ts_tensor_write(*variable, sum);
+}
+
+static void clear(tsi_router_counts *counts)
+{
+    ts_tensor_release(counts->load);
+    ts_tensor_release(counts->numbers);
+    *counts = (tsi_router_counts){ 0 };
+}
+
+/* A step that is recorded counts from nothing, and what it counted is added behind each run. */
+typedef struct border {
+    tsi_router *router;
+    tsi_router_counts had;     /* before the recording; nothing once it is settled */
+    ts_tensor *load, *numbers; /* what the step counts, retained */
+    int64_t tokens;
+    bool settled;
+} border;
+
+static void border_destroy(void *context)
+{
+    border *b = context;
+    if (!b->settled) {
+        clear(&b->router->counted);
+        b->router->counted = b->had;
+    }
+    tsi_tensor_release(b->load);
+    tsi_tensor_release(b->numbers);
+    tsi_free(b);
+}
+
+static ts_status border_leave(void *context)
+{
+    const border *b = context;
+    tsi_router_counts *counted = &b->router->counted;
+    ts_rank *rank = b->router->model->rank;
+    ts_scope scope = ts_scope_open_with(rank, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+    if (b->load) add_to(&counted->load, rank, ts_clone(b->load)); /* the next run writes there */
+    if (b->numbers) add_to(&counted->numbers, rank, ts_clone(b->numbers));
+    counted->tokens += b->tokens;
+    ts_scope_close(scope);
+    return ts_rank_status(rank);
+}
+
+static ts_status border_settle(void *context)
+{
+    border *b = context;
+    tsi_router_counts *counted = &b->router->counted;
+    TSI_TRY(tsi_variable_value(counted->load, &b->load));
+    TSI_TRY(tsi_variable_value(counted->numbers, &b->numbers));
+    b->tokens = counted->tokens;
+    clear(counted);
+    *counted = b->had;
+    b->settled = true;
+    return border_leave(b);
+}
+
+static ts_status note_border(tsi_router *router)
+{
+    ts_rank *rank = router->model->rank;
+    if (!tsi_keeps(rank) || router->kept_in == rank->kept->number) return TS_OK;
+    border *b = tsi_calloc(1, sizeof *b);
+    if (!b) return tsi_fail_memory("counts of a step", sizeof *b);
+    router->kept_in = rank->kept->number;
+    b->router = router;
+    b->had = router->counted;
+    router->counted = (tsi_router_counts){ 0 };
+    const tsi_kept_border kept = { border_settle, NULL, NULL, border_leave, border_destroy, b };
+    return tsi_keep_border(rank, kept);
 }
 
 static ts_tensor *number(const tsi_router *router, ts_tensor *x, double times)
@@ -94,6 +165,7 @@ static void count(tsi_router *router, ts_tensor *chosen_BTE, ts_tensor *const lo
     ts_rank *rank = router->model->rank;
     ts_shape s = ts_tensor_shape(chosen_BTE);
     ts_tensor *all[NUMBERS];
+    if (note_border(router) != TS_OK) return;
     ts_scope_options options = TS_INIT(ts_scope_options);
     options.no_grad = 1;
     ts_scope scope = ts_scope_open_with(rank, &options);
@@ -124,6 +196,7 @@ ts_tensor *tsi_router_weights(tsi_router *router, const tsi_routed *r, bool agai
         if (!loss[i]) continue;
         loss[i] = ts_mul_scalar(loss[i], by[i]);
         weight = ts_with_loss(weight, loss[i], m->router_factor);
+        if (tsi_model_at_border(router->model) != TS_OK) return NULL;
     }
     if (!again) count(router, chosen_BTE, loss);
     return weight;
@@ -145,34 +218,24 @@ tsi_router *tsi_router_add(ts_model *m, int64_t layer, ts_tensor *bias)
     return r;
 }
 
-/* The counts begin anew. */
-static void clear(tsi_router *router)
-{
-    ts_tensor_release(router->counted.load);
-    ts_tensor_release(router->counted.numbers);
-    router->counted = (tsi_router_counts){ 0 };
-}
-
 void tsi_model_routers_clear(ts_model *m)
 {
     for (int64_t i = 0; i < m->router_count; i++)
-        clear(m->router[i]);
+        clear(&m->router[i]->counted);
 }
 
-void tsi_model_routers_swap(ts_model *m, tsi_router_counts *counts)
+ts_status tsi_router_reset(ts_module *m, void *context)
 {
-    for (int64_t i = 0; i < m->router_count; i++) {
-        tsi_router *r = m->router[i];
-        tsi_router_counts had = r->counted;
-        r->counted = counts[i];
-        counts[i] = had;
-    }
+    tsi_router *router = context;
+    (void)m;
+    clear(&router->counted);
+    return TS_OK;
 }
 
 void tsi_model_routers_release(ts_model *m)
 {
     for (int64_t i = 0; i < m->router_count; i++) {
-        clear(m->router[i]);
+        clear(&m->router[i]->counted);
         tsi_free(m->router[i]->copy);
         tsi_free(m->router[i]);
     }
@@ -267,19 +330,12 @@ static ts_status move(tsi_router *r)
     return rate != 0 && r->bias && r->counted.load ? move_bias(r, rate) : TS_OK;
 }
 
-ts_status tsi_model_routers_move(ts_model *m)
-{
-    for (int64_t i = 0; i < m->router_count; i++)
-        TSI_TRY(move(m->router[i]));
-    return TS_OK;
-}
-
 ts_status ts_model_router_step(ts_model *m)
 {
     TSI_TRY(enter(m, "model_router_step"));
     for (int64_t i = 0; i < m->router_count; i++) {
         TSI_TRY(move(m->router[i]));
-        clear(m->router[i]); /* a step that failed here moves none twice */
+        clear(&m->router[i]->counted); /* a step that failed here moves none twice */
     }
     return TS_OK;
 }
@@ -288,5 +344,6 @@ ts_status ts_model_router_factor(ts_model *m, double factor)
 {
     TSI_TRY(enter(m, "model_router_factor"));
     m->router_factor = factor;
+    tsi_model_set(m);
     return TS_OK;
 }

@@ -15,6 +15,7 @@ typedef struct tsi_router {
     ts_tensor *bias;    /* [E], of choosing alone; or NULL */
     ts_module *experts; /* whose parameters are the matrices */
     tsi_router_counts counted;
+    uint64_t kept_in;          /* number of the recording whose step counts; 0: none */
     int64_t *copy, copy_count; /* experts that every rank computes for its own rows, ascending */
 } tsi_router;
 
@@ -31,5 +32,7 @@ ts_tensor *tsi_router_weights(tsi_router *router, const tsi_routed *routed, bool
 tsi_router *tsi_router_add(ts_model *model, int64_t layer, ts_tensor *bias);
 /* Does it do any of this? */
 bool tsi_router_works(const ts_model *model);
+/* TS_HOOK_RESET: what a step that is abandoned counted is forgotten. */
+ts_status tsi_router_reset(ts_module *m, void *router);
 
 #endif

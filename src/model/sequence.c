@@ -135,5 +135,6 @@ ts_status ts_model_documents(ts_model *m, const ts_mask *documents)
     (void)ts_mask_retain(documents);
     ts_mask_release(m->documents);
     m->documents = documents;
+    tsi_model_set(m);
     return TS_OK;
 }

@@ -10,6 +10,8 @@
 
 #include <stddef.h>
 
+#include "base/alloc.h"
+#include "base/keep.h"
 #include "op/core/dispatch.h"
 #include "tensor/scope.h"
 
@@ -44,9 +46,74 @@ static ts_status fill(tsi_param *p, ts_dtype dtype, tsi_array *block)
     return TS_OK;
 }
 
+/* ---- at the border of a recorded step (base/keep.h) ------------------------------------------ */
+
+/* Where a recording found a mirror that was as new as its value, no cast was kept: it is made so
+ * before the step is run again. Behind it the mirror is as new as the recording left it. */
+typedef struct border {
+    tsi_param *param;
+    tsi_array *block; /* retained */
+    bool found, left; /* fresh */
+} border;
+
+static void border_destroy(void *context)
+{
+    border *b = context;
+    tsi_array_release(b->block);
+    tsi_free(b);
+}
+
+static ts_status border_settle(void *context)
+{
+    border *b = context;
+    b->left = is_fresh(b->param);
+    return TS_OK;
+}
+
+static ts_status border_enter(void *context)
+{
+    const border *b = context;
+    tsi_param *p = b->param;
+    bool there = p->mirror && p->mirror->array == b->block;
+    if (!b->found || (there && is_fresh(p))) return TS_OK;
+    if (!there)
+        return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
+                              "step: the mirror of a parameter lies elsewhere than when the step "
+                              "was recorded");
+    TSI_TRY(tsi_tensor_ready(p->value));
+    TSI_TRY(fill(p, (ts_dtype)p->mirror->dtype, b->block));
+    tsi_param_mirrored(p);
+    return TS_OK;
+}
+
+static ts_status border_leave(void *context)
+{
+    const border *b = context;
+    tsi_param *p = b->param;
+    if (p->mirror && p->mirror_of && p->mirror->array == b->block)
+        p->mirror_version = p->mirror_of->version - (b->left ? 0 : 1);
+    return TS_OK;
+}
+
+/* Before a step that is recorded reads or writes the mirror. */
+static ts_status note_border(tsi_param *p)
+{
+    ts_rank *rank = p->value->rank;
+    if (!tsi_keeps(rank) || !p->mirror || !p->mirror->array) return TS_OK;
+    if (p->mirror_kept_in == (uint32_t)rank->kept->number) return TS_OK;
+    p->mirror_kept_in = (uint32_t)rank->kept->number;
+    border *b = tsi_alloc(sizeof *b);
+    if (!b) return tsi_fail_memory("a mirror of a step", sizeof *b);
+    *b = (border){ p, tsi_array_retain(p->mirror->array), is_fresh(p), false };
+    const tsi_kept_border kept = { border_settle, NULL,           border_enter,
+                                   border_leave,  border_destroy, b };
+    return tsi_keep_border(rank, kept);
+}
+
 ts_status tsi_param_renew(tsi_param *p, ts_dtype dtype, tsi_array *block)
 {
     const ts_tensor *value = p->value;
+    TSI_TRY(note_border(p));
     bool there = is_fresh(p) && p->mirror->dtype == (int32_t)dtype;
     if (there && (!block || p->mirror->array == block)) return TS_OK;
     TSI_TRY(tsi_tensor_ready(p->value));
@@ -113,6 +180,7 @@ void tsi_params_beside(ts_tensor *const *parameter, int32_t count, ts_dtype dtyp
 
 tsi_array *tsi_param_mirror(tsi_param *p)
 {
+    if (p) (void)note_border(p); /* recorded if it fails */
     return p && is_fresh(p) ? p->mirror->array : NULL;
 }
 

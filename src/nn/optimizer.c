@@ -392,16 +392,23 @@ static ts_status squares_of(ts_optimizer *o, const ts_tensor *but, tsi_norm_sums
     return TS_OK;
 }
 
+/* What the step was called with: another one, recorded or not, is called with something else. */
+typedef struct numbers {
+    ts_optimizer *o;
+    double norm_max, grad_scale;
+    int32_t skips;
+} numbers;
+
 static ts_status tell_numbers(void *context)
 {
-    ts_optimizer *o = context;
-    double scale = o->given.grad_scale != 0.0 ? o->given.grad_scale : 1.0;
-    double input[TSI_CONTROL_INPUTS] = { [TSI_CONTROL_RATE] = o->lr,
-                                         [TSI_CONTROL_SCALE] = 1.0 / scale,
-                                         [TSI_CONTROL_NORM_MAX] = o->given.norm_max,
-                                         [TSI_CONTROL_ENDS] = o->given.skips ? 0.0 : 1.0,
-                                         [TSI_CONTROL_BETA1] = o->beta1,
-                                         [TSI_CONTROL_BETA2] = o->beta2 };
+    const numbers *n = context;
+    const ts_optimizer *o = n->o;
+    double scale = n->grad_scale != 0.0 ? n->grad_scale : 1.0;
+    double input[TSI_CONTROL_INPUTS] = {
+        [TSI_CONTROL_RATE] = o->lr,           [TSI_CONTROL_SCALE] = 1.0 / scale,
+        [TSI_CONTROL_NORM_MAX] = n->norm_max, [TSI_CONTROL_ENDS] = n->skips ? 0.0 : 1.0,
+        [TSI_CONTROL_BETA1] = o->beta1,       [TSI_CONTROL_BETA2] = o->beta2
+    };
     return tsi_control_begin(o->control, input);
 }
 
@@ -414,7 +421,10 @@ static ts_status end_step(void *context)
 static ts_status decide(ts_optimizer *o)
 {
     tsi_norm_sums sums = { .rank = o->rank };
-    TSI_TRY(host_does(o, tell_numbers));
+    numbers *n = tsi_alloc(sizeof *n);
+    if (!n) return tsi_fail_memory("the numbers of a step", sizeof *n);
+    *n = (numbers){ o, o->given.norm_max, o->given.grad_scale, o->given.skips };
+    TSI_TRY(tsi_keep_work(o->rank, (tsi_kept_work){ tell_numbers, n, tsi_free, &tsi_kept_fence }));
     ts_status status = squares_of(o, o->given.shared, &sums);
     if (status == TS_OK) status = tsi_control_decide(o->control, &sums, &o->given);
     tsi_norm_drop(&sums);

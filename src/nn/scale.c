@@ -12,7 +12,8 @@
 static ts_status scale_one(ts_module *m, tsi_param *param, const char *name, void *context)
 {
     (void)name;
-    const tsi_leaf *leaf = tsi_leaf_of(param->value);
+    tsi_leaf *leaf = tsi_leaf_of(param->value);
+    if (leaf) TSI_TRY(tsi_leaf_at_border(leaf, true));
     ts_tensor *part[] = { leaf ? leaf->grad : NULL, leaf ? leaf->reduced : NULL };
     ts_scope scope = ts_scope_open_with(m->rank, TS_OPTIONS(ts_scope_options, .no_grad = 1));
     ts_status status = TS_OK;

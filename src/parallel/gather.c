@@ -138,7 +138,7 @@ static bool travels(const tsi_unit_param *p)
 static ts_status settle(tsi_unit *u)
 {
     /* A recorded step meets slices that its last run wrote, whatever they were when it was made. */
-    bool settled = !tsi_keeps(u->rank) || u->fenced_in == u->rank->kept;
+    bool settled = !tsi_keeps(u->rank) || u->fenced_in == u->rank->kept->number;
     for (int64_t i = 0; i < u->count && settled; i++)
         settled = !u->param[i].slice || tsi_param_settled(&u->param[i]);
     if (settled) return TS_OK;
@@ -500,6 +500,7 @@ ts_status tsi_param_drop(tsi_unit_param *p)
     if (u->state != TSI_UNIT_WHOLE || !p->other || p->slice) return TS_OK;
     if (p->value->move) TSI_TRY(tsi_tensor_ready(p->value));
     if (!is_unchanged(p)) return TS_OK; /* the unit writes it back when it goes */
+    if (tsi_keeps(u->rank) && p->value->swaps) tsi_tell(u->rank, TSI_NEWS_WRITE, p->value);
     swap_values(p);
     let_other_go(p);
     u->partly = 1;

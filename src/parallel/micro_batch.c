@@ -3,7 +3,11 @@
  *
  * Rows are not exchanged: a micro-batch consists of rows from every rank's own piece, and lies as
  * the batch does. INV-3 holds for the parts too: where a rank has fewer rows than others in the
- * batch, it has no more than they have in any part. */
+ * batch, it has no more than they have in any part. Where several axes cut the rows unevenly that
+ * is not so for any number of parts: the largest that it is so for have rows, the others none.
+ *
+ *   7 rows on 2 x 3 ranks     2,2,0 1,1,1
+ *   5 of them, a part of two  1,1,0 1,1,1     but 5 rows lie as 1,1,1 1,1,0 */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "layout/layout.h"
@@ -31,7 +35,7 @@ static bool cuts(const ts_layout *layout, int32_t axis, int32_t dim)
 }
 
 /* Each place along the axes that cut the dim counts once. */
-int64_t tsi_micro_batch_extent(const ts_layout *layout, int32_t dim, int64_t micros, int64_t micro)
+static int64_t extent_of(const ts_layout *layout, int32_t dim, int64_t micros, int64_t micro)
 {
     const tsi_mesh_desc *mesh = layout->sharding->mesh;
     int64_t coord[TS_NDIM_MAX], sum = 0;
@@ -47,6 +51,49 @@ int64_t tsi_micro_batch_extent(const ts_layout *layout, int32_t dim, int64_t mic
     return sum;
 }
 
+/* Does each rank hold of each part what the sharding gives it there? */
+static bool parts_fit(const ts_layout *layout, int32_t dim, int64_t micros)
+{
+    const tsi_mesh_desc *mesh = layout->sharding->mesh;
+    int64_t coord[TS_NDIM_MAX];
+    bool fits = true;
+    for (int64_t m = 0; m < micros && fits; m++) {
+        ts_shape shape = layout->shape;
+        shape.extent[dim] = extent_of(layout, dim, micros, m);
+        const ts_layout *part = tsi_layout_intern(layout->sharding, &shape);
+        for (int64_t i = 0; part && i < mesh->count && fits; i++) {
+            tsi_mesh_desc_unravel(mesh, i, coord);
+            int64_t rows = ts_layout_local(layout, coord).extent[dim];
+            fits = ts_layout_local(part, coord).extent[dim] == part_size(rows, micros, m);
+        }
+        ts_layout_release(part);
+    }
+    return fits;
+}
+
+/* How many parts have rows. Along one axis, and where ranks have equally many, all. */
+static int64_t parts_of(const ts_layout *layout, int32_t dim, int64_t micros)
+{
+    int32_t axes = 0;
+    int64_t ranks = 1;
+    for (int32_t k = 0; k < layout->sharding->ndim; k++) {
+        int64_t size = layout->sharding->mesh->size[k];
+        if (size == 1 || !cuts(layout, k, dim)) continue;
+        ranks *= size;
+        axes++;
+    }
+    if (axes < 2 || layout->shape.extent[dim] % ranks == 0) return micros;
+    while (micros > 1 && !parts_fit(layout, dim, micros))
+        micros--;
+    return micros;
+}
+
+int64_t tsi_micro_batch_extent(const ts_layout *layout, int32_t dim, int64_t micros, int64_t micro)
+{
+    int64_t parts = parts_of(layout, dim, micros);
+    return micro < parts ? extent_of(layout, dim, parts, micro) : 0;
+}
+
 ts_tensor *ts_micro_batch(ts_tensor *x, int32_t dim, int64_t micros, int64_t micro)
 {
     if (!x || tsi_rank_enter(x->rank) != TS_OK) return NULL;
@@ -59,8 +106,9 @@ ts_tensor *ts_micro_batch(ts_tensor *x, int32_t dim, int64_t micros, int64_t mic
     int64_t rows = tsi_array_shape(x->array).extent[dim];
     ts_slice_options slice = TS_INIT(ts_slice_options);
     slice.step = 1;
-    slice.start = part_begin(rows, micros, micro);
-    slice.end = part_begin(rows, micros, micro + 1);
+    int64_t parts = parts_of(x->layout, dim, micros);
+    slice.start = micro < parts ? part_begin(rows, parts, micro) : rows;
+    slice.end = micro < parts ? part_begin(rows, parts, micro + 1) : rows;
     slice.end_is_given = 1;
     shape.extent[dim] = tsi_micro_batch_extent(x->layout, dim, micros, micro);
     ts_tensor *block = ts_slice(ts_tensor_local(x), dim, &slice);

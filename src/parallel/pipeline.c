@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/keep.h"
+#include "comm/again.h"
 #include "comm/comm.h"
 #include "op/core/list.h"
 #include "parallel/lend.h"
@@ -425,9 +426,13 @@ static ts_status run_list(ts_pipeline *p)
     return TS_OK;
 }
 
-/* New sizes are announced anew. */
+/* New sizes are announced anew; so is everything after a recovery: the step that failed may have
+ * ended on this rank. */
 static ts_status open_step(ts_pipeline *p, const int64_t *size, bool trains)
 {
+    uint64_t epoch = tsi_again_epoch(p->rank);
+    if (epoch != p->epoch) tsi_pipeline_renew(p);
+    p->epoch = epoch;
     p->announces = false;
     p->trains = trains;
     for (int32_t m = 0; m < p->micros; m++) {

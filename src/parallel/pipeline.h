@@ -51,6 +51,7 @@ struct ts_pipeline {
     char axis[TSI_PARAM_NAME_MAX];
     int32_t at; /* this rank on the axis */
     int32_t stage_count, micros, shared_count;
+    uint64_t epoch; /* of the rank, when the last step began */
     tsi_stage *stage;
     ts_shared_param *shared;
     ts_tensor **before; /* [shared]: gradients of steps before this one, retained; or NULL */

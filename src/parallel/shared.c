@@ -550,7 +550,7 @@ ts_status tsi_unit_fence(tsi_unit *u)
     for (int64_t k = 0; k < count; k++) {
         tsi_unit *other = u->all ? u->all->unit[k] : u;
         if (other->group != u->group) continue;
-        other->fenced_in = u->rank->kept;
+        other->fenced_in = u->rank->kept ? u->rank->kept->number : 0;
         other->written = 0;
         other->fenced_late = 1;
         if (!other->in_place) tsi_unit_note_fence(other);

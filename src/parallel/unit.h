@@ -114,8 +114,8 @@ typedef struct tsi_unit {
     int32_t in_place;
     int32_t written;     /* since the last fence somebody became alone with it, so as to write */
     int32_t fenced_late; /* nobody did, and `fenced` of its parameters does not say so yet */
-    const struct tsi_kept *fenced_in; /* the step under record that has a fence for it */
-    ts_tensor **list; /* room for two of its parameters, and where they go: of one call */
+    uint64_t fenced_in;  /* number of the step under record that has a fence for it */
+    ts_tensor **list;    /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
     const ts_layout **layouts;
     tsi_leaf **leaves;

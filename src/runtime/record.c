@@ -430,8 +430,8 @@ static void destroy(tsi_recording *r)
     tsi_free(r->touch);
     tsi_free(r->form);
     tsi_free(r->freed);
-    tsi_free(r->rewritten);
     tsi_map_release(&r->blocks);
+    tsi_map_release(&r->shown);
     tsi_step_destroy(r->step);
     tsi_free(r);
 }
@@ -453,6 +453,7 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out)
                                          [TSI_NEWS_MOVING] = hear_moving,
                                          [TSI_NEWS_MOVE] = hear_move,
                                          [TSI_NEWS_WRITE] = tsi_recording_hear_write,
+                                         [TSI_NEWS_DROP] = tsi_recording_hear_drop,
                                          [TSI_NEWS_MESSAGE] = hear_message,
                                          [TSI_NEWS_ROWS] = hear_rows,
                                          [TSI_NEWS_CALL] = hear_call,
@@ -479,6 +480,21 @@ static void forget_mixed(const tsi_recording *r, tsi_step_list *list)
         if (r->all[i]->mixed) list->value[r->all[i]->value].form = NULL;
 }
 
+/* Of what the step was given it changes these. */
+static void hold_written(tsi_recording *r, const tsi_step_list *list)
+{
+    tsi_held *held = r->held;
+    for (int64_t i = 0; i < r->all_count && r->status == TS_OK; i++) {
+        const tsi_recorded *b = r->all[i];
+        bool given = b->value >= 0 && b->storage && list->value[b->value].life & TSI_LIFE_TAKEN;
+        if (!given || !b->written) continue;
+        tsi_recording_fail(r, tsi_room(&held->written, held->written_count, &held->written_capacity,
+                                       sizeof *held->written, "a step"));
+        if (r->status == TS_OK)
+            held->written[held->written_count++] = (tsi_storage *)(uintptr_t)b->storage;
+    }
+}
+
 /* What is still there is left by the step; what was given and is there is held by it. */
 static void settle(tsi_recording *r)
 {
@@ -493,6 +509,7 @@ static void settle(tsi_recording *r)
         tsi_recording_append(r, &wait);
     }
     tsi_step_list *list = tsi_recording_list(r);
+    if (r->held && list) hold_written(r, list);
     for (int64_t i = 0; i < r->all_count; i++) {
         const tsi_recorded *b = r->all[i];
         if (b->value >= 0 && list && b->there) list->value[b->value].life |= TSI_LIFE_LEFT;

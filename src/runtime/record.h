@@ -26,6 +26,8 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out);
 typedef struct tsi_held {
     tsi_storage **storage;
     int64_t count, capacity;
+    tsi_storage **written; /* those of them that the step changes */
+    int64_t written_count, written_capacity;
 } tsi_held;
 /* Which action each piece of work that the rank keeps belongs to (base/keep.h): that which was
  * written down next. -1: none was. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record_values.c - what a recording knows of memory: values, their forms, which of them the action
- * being written touches, and variables that got another value.
+/* record_values.c - what a recording knows of memory: values, their forms, and which of them the
+ * action being written touches.
  *
  * INV: a storage in `blocks` that still has its mark is the one that was entered; one without it is
  * another that lies where an old one was, freed by another thread. */
@@ -20,6 +20,7 @@ void tsi_recording_fail(tsi_recording *r, ts_status status)
 void tsi_recording_touch_as(tsi_recording *r, int32_t value, tsi_touch_how how, const char *form)
 {
     if (value < 0) return;
+    if (how == TSI_WRITES) r->all[value]->written = true;
     for (int64_t i = 0; i < r->touch_count; i++)
         if (r->touch[i].value == value && r->touch[i].how == (int32_t)how &&
             (r->form[i] == form || !form))
@@ -127,6 +128,7 @@ void tsi_held_release(tsi_held *held)
     for (int64_t i = 0; i < held->count; i++)
         tsi_storage_release(held->storage[i]);
     tsi_free(held->storage);
+    tsi_free(held->written);
     *held = (tsi_held){ 0 };
 }
 
@@ -197,6 +199,7 @@ void tsi_recording_touch(tsi_recording *r, const ts_tensor *t, tsi_touch_how how
 {
     tsi_recorded *b = block_of(r, t);
     if (!b) return;
+    tsi_recording_shows(r, t);
     const char *form = form_of(r, t);
     if (form && !has_form(b, form)) b->mixed = true;
     tsi_recording_touch_as(r, b->value, how, form);
@@ -297,67 +300,4 @@ void tsi_recording_end_staged(tsi_recording *r)
         r->staged_count--;
     }
     r->staged_most = 0;
-}
-
-/* ---- variables ------------------------------------------------------------------------------- */
-
-/* Was the block given to the step? */
-static bool is_given(tsi_recording *r, const ts_tensor *v)
-{
-    const tsi_recorded *b = tsi_recording_find(r, v->array->storage);
-    const tsi_step_list *list = tsi_recording_list(r);
-    return b && list && list->value[b->value].life & TSI_LIFE_TAKEN;
-}
-
-/* One that swaps tells of every turn: where it lay before the first counts. */
-static bool is_told(const tsi_recording *r, const ts_tensor *v)
-{
-    for (int64_t i = 0; i < r->rewritten_count; i++)
-        if (r->rewritten[i].variable == v) return true;
-    return false;
-}
-
-void tsi_recording_hear_write(void *context, void *what)
-{
-    tsi_recording *r = context;
-    const ts_tensor *v = what;
-    if (!r->held || (v->swaps ? is_told(r, v) : !is_given(r, v))) return;
-    tsi_action at = TSI_ACTION_INIT(TSI_ACTION_OPERATOR);
-    char place[TSI_RECORDING_NAME];
-    tsi_recording_place(r->rank, place, &at);
-    tsi_rewritten one = { v, v->array->storage, NULL };
-    if (at.place) tsi_recording_fail(r, tsi_step_name(r->step, at.place, &one.place));
-    tsi_recording_fail(r, tsi_room(&r->rewritten, r->rewritten_count, &r->rewritten_capacity,
-                                   sizeof *r->rewritten, "the recording of a step"));
-    if (r->status == TS_OK) r->rewritten[r->rewritten_count++] = one;
-}
-
-static ts_status refuse_rewritten(const tsi_rewritten *one)
-{
-    char name[TSI_RECORDING_NAME] = "a parameter";
-    if (!one->variable->swaps)
-        return TSI_FAIL_BLAST(
-            TS_BLAST_LOCAL, TS_ERR_STATE,
-            "step: a variable that it reads gets another block (ts_tensor_write%s%s); run again it "
-            "would read the old one: change it in place, as ts_foreach_copy does",
-            one->place ? " behind " : "", one->place ? one->place : "");
-    if (one->variable->name) (void)tsi_name_text(one->variable->name, name, sizeof name);
-    return TSI_FAIL_BLAST(
-        TS_BLAST_LOCAL, TS_ERR_STATE,
-        "step: the unit of %s is gathered where the step begins or ends, and lies elsewhere at its "
-        "other end; run again it would read what is old: let go of it (ts_fsdp_release, "
-        "TS_FSDP_RESHARD_BACKWARD 1)",
-        name);
-}
-
-/* Ranks without a block of it do not know: so the others are told. */
-ts_status tsi_recording_check_writes(const tsi_recording *r)
-{
-    for (int64_t i = 0; i < r->rewritten_count; i++) {
-        const tsi_rewritten *one = &r->rewritten[i];
-        const ts_tensor *v = one->variable;
-        if (v->ended || !v->array || v->array->storage == one->was) continue;
-        return refuse_rewritten(one);
-    }
-    return TS_OK;
 }

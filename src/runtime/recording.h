@@ -25,6 +25,7 @@ typedef struct tsi_recorded { /* a block of memory: one value of the step */
     bool staged;   /* taken by a move that is not written yet */
     bool early;    /* and freed before that held most */
     bool gone;     /* freed before that call, or that move, was told */
+    bool written;  /* changed by some action */
     bool begun;    /* some rows of it are computed: the call that is to come writes the others */
 } tsi_recorded;
 
@@ -40,11 +41,7 @@ typedef struct tsi_pending { /* an operation that was issued */
     int32_t beside[TSI_STEP_QUEUES];
 } tsi_pending;
 
-typedef struct tsi_rewritten { /* a variable that the step read and then gave another value */
-    const ts_tensor *variable;
-    const tsi_storage *was; /* where it lay before the step */
-    const char *place;      /* of the call; a name of the step, or NULL */
-} tsi_rewritten;
+typedef struct tsi_shown tsi_shown; /* a variable that the step reads or writes */
 
 struct tsi_recording {
     ts_rank *rank;
@@ -63,10 +60,10 @@ struct tsi_recording {
     tsi_touch *touch;  /* of the action being written */
     const char **form; /* as which it sees them */
     int64_t touch_count, touch_capacity, form_capacity;
-    tsi_rewritten *rewritten;
-    int64_t rewritten_count, rewritten_capacity;
-    double flops, bytes_us, flops_us; /* so far; what a kernel does in a microsecond, or 0 */
-    tsi_touch *freed;                 /* not written yet */
+    tsi_map shown;                       /* by the variable */
+    tsi_shown *first_shown, *last_shown; /* of all, as they were seen; the step owns them */
+    double flops, bytes_us, flops_us;    /* so far; what a kernel does in a microsecond, or 0 */
+    tsi_touch *freed;                    /* not written yet */
     int64_t freed_count, freed_capacity;
 };
 
@@ -84,10 +81,6 @@ void tsi_recording_touch_as(tsi_recording *r, int32_t value, tsi_touch_how how, 
 void tsi_recording_touch_value(tsi_recording *r, int32_t value, tsi_touch_how how);
 void tsi_recording_touch(tsi_recording *r, const ts_tensor *t, tsi_touch_how how);
 int32_t tsi_recording_made(tsi_recording *r, const ts_tensor *t, const char *maker);
-/* A variable is about to get another value. */
-void tsi_recording_hear_write(void *recording, void *variable);
-/* Refuses a step that reads where a variable lay before it, which is elsewhere after it. */
-ts_status tsi_recording_check_writes(const tsi_recording *r);
 /* What one round of a move leaves for the next: nothing that the rank counts as memory. -1: failed.
  */
 int32_t tsi_recording_round(tsi_recording *r);
@@ -99,6 +92,15 @@ void tsi_recording_end_staged(tsi_recording *r);
 tsi_recorded *tsi_recording_find(tsi_recording *r, const tsi_storage *storage); /* or NULL */
 tsi_recorded *tsi_recording_block(tsi_recording *r,
                                   const ts_tensor *t); /* that was seen, or NULL */
+
+/* ---- record_variables.c */
+/* The step sees the tensor, which may be a variable; a variable is about to get a value; it goes.
+ */
+void tsi_recording_shows(tsi_recording *r, const ts_tensor *t);
+void tsi_recording_hear_write(void *recording, void *variable);
+void tsi_recording_hear_drop(void *recording, void *variable);
+/* Refuses a step that reads where a variable lay before it, which is elsewhere after it. */
+ts_status tsi_recording_check_writes(const tsi_recording *r);
 
 /* ---- record.c */
 /* Pieces of work that the rank has kept so far, with the one that is under way. None inside of what

@@ -71,7 +71,9 @@ static ts_status step_prepare(ts_step *s, ts_rank *rank)
     s->captures = tsi_device_captures(usual->device);
     if (!s->captures && usual->device != tsi_device_host())
         return TSI_FAIL(TS_ERR_STATE, "step: device %s cannot record steps", usual->device->name);
+    static _Atomic uint64_t recordings;
     s->rank = rank;
+    s->kept.number = atomic_fetch_add(&recordings, 1) + 1;
     s->device = *usual;
     s->device.device = tsi_device_keeping();
     s->device.queue = (tsi_stream *)(void *)s; /* there is one: whoever waits for it is refused */
@@ -109,7 +111,7 @@ static ts_status step_run(ts_step *s, ts_step_fn fn, void *context)
         return TSI_FAIL(TS_ERR_STATE,
                         "step: %lld operations are still under way at its end; wait for them in it",
                         (long long)open);
-    return status;
+    return status == TS_OK ? tsi_kept_settle(&s->kept) : status;
 }
 
 ts_step *ts_step_record(ts_rank *me, ts_step_fn fn, void *context)
@@ -164,7 +166,11 @@ ts_status tsi_step_run(ts_step *s, int64_t *ns)
         .kind = TSI_EVENT_OP, .kind_name = "step", .name = s->rank->label, .where = s->rank->where
     };
     uint64_t number = tsi_ring_begin(s->rank->ring, &event);
-    ts_status status = ns ? tsi_replay_time(s, ns) : tsi_replay_run(s);
+    ts_status status = tsi_kept_enter(&s->kept);
+    if (status == TS_OK) status = ns ? tsi_replay_time(s, ns) : tsi_replay_run(s);
+    for (int64_t i = 0; i < s->held.written_count; i++)
+        s->held.written[i]->version++; /* for who saved it, or made something of it */
+    if (status == TS_OK) status = tsi_kept_leave(&s->kept);
     if (status != TS_OK) tsi_again_end(s->rank, &s->kept);
     tsi_ring_end(s->rank->ring, number, 0);
     s->replays += status == TS_OK;

@@ -196,7 +196,7 @@ void tsi_body_posted(ts_tensor *t, int32_t *releases, int32_t *drops)
 static void body_close(ts_tensor *t)
 {
     if (t->references == 0) return;
-    if (t->autograd) tsi_tell(t->rank, TSI_NEWS_DROP, t);
+    if (t->autograd || t->is_variable) tsi_tell(t->rank, TSI_NEWS_DROP, t);
     tsi_tensor_unbind(t);
     t->is_variable = 0;
 }

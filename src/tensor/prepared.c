@@ -385,7 +385,9 @@ TSI_STEP_PATH ts_status tsi_prepared_run(tsi_prepared *p, const char *name, ts_t
 {
     ts_work *work = NULL;
     TSI_TRY(tsi_rank_enter(p->rank));
-    if (p->under_way) TSI_TRY(tsi_move_wait(p->under_way));
+    /* What became of that run is for who waits for it: it may be of a step that was abandoned. */
+    if (p->under_way) (void)tsi_move_wait(p->under_way);
+    TSI_TRY(ts_rank_status(p->rank));
     ts_status status = take_blocks(p, x);
     if (status == TS_OK) status = send_stages(p, name, &work);
     if (status != TS_OK && work) (void)ts_work_wait(work); /* peers read the blocks until then */

@@ -242,7 +242,7 @@ static inline void release_as(ts_tensor *t, tsi_ended how)
     if (--t->references > 0 || TSI_UNLIKELY(!t->rank)) return; /* no rank: the world is closed */
     TSI_ASSERT(t->frame < 0 && t->held == 0);
     tsi_tensor_state *state = tsi_slot_get(t->rank, TSI_SLOT_TENSOR);
-    if (t->autograd) tsi_tell(t->rank, TSI_NEWS_DROP, t);
+    if (t->autograd || t->is_variable) tsi_tell(t->rank, TSI_NEWS_DROP, t);
     unbind(state, t);
     tsi_body_end(state, t, how);
 }
@@ -352,9 +352,20 @@ ts_tensor *tsi_variable(ts_rank *rank)
     t->rank = rank;
     t->references = 1;
     t->frame = -1;
-    t->is_variable = 1;
+    t->is_variable = TSI_VARIABLE;
     t->scope = rank->label;
     return t;
+}
+
+ts_status tsi_variable_value(const ts_tensor *v, ts_tensor **out)
+{
+    *out = NULL;
+    if (!v || !v->layout) return TS_OK;
+    ts_scope scope = ts_scope_open(v->rank, NULL);
+    *out = tsi_tensor_retain(
+        tsi_tensor_make(v->mesh, v->layout, (ts_dtype)v->dtype, tsi_array_retain(v->array), NULL));
+    ts_scope_close(scope);
+    return *out ? TS_OK : ts_rank_status(v->rank);
 }
 
 ts_tensor *ts_variable(ts_rank *me)
@@ -421,7 +432,7 @@ ts_status ts_tensor_write(ts_tensor *variable, ts_tensor *value)
     if (value->rank != rank) /* its counts are touched by its own thread alone (INV-16) */
         return TSI_FAIL(TS_ERR_ARG, "write: the value is of rank %lld, the variable of rank %lld",
                         (long long)value->rank->index, (long long)rank->index);
-    if (variable->layout) tsi_tell(rank, TSI_NEWS_WRITE, variable);
+    tsi_tell(rank, TSI_NEWS_WRITE, variable);
     rebind(variable, value);
     return ts_rank_status(rank);
 }

@@ -29,6 +29,11 @@ typedef enum tsi_ended { /* how a tensor ended; 0: it has not */
                          TSI_ENDED_WORLD
 } tsi_ended;
 
+typedef enum tsi_variable_kind {
+    TSI_VARIABLE = 1,
+    TSI_VARIABLE_OWNED /* by what notes itself at the border of a recorded step: a leaf, a router */
+} tsi_variable_kind;
+
 enum { TSI_BODY_BYTES = 128 }; /* what is read most is in the first line */
 
 struct ts_tensor {
@@ -42,7 +47,7 @@ struct ts_tensor {
     ts_tensor *previous, *next; /* in the frame that owns a reference, if frame >= 0 */
     int32_t frame;
     int32_t dtype;
-    uint8_t is_variable;
+    uint8_t is_variable; /* tsi_variable_kind, or 0 */
     uint8_t ended;       /* tsi_ended */
     uint8_t caller_owns; /* one of `held` is what a frame would have: a drop gives it back */
     uint8_t swaps;       /* a variable that shows one value from several places, in turn */
@@ -190,6 +195,8 @@ void tsi_tensor_bind(ts_tensor *variable, ts_mesh *mesh, const ts_layout *layout
 ts_tensor *tsi_tensor_retain(ts_tensor *t); /* accepts NULL */
 void tsi_tensor_release(ts_tensor *t);      /* accepts NULL */
 ts_tensor *tsi_variable(ts_rank *rank);     /* one reference, the library's; NULL: recorded */
+/* *out: what the variable shows now, under a handle of its own, retained; NULL: nothing. */
+ts_status tsi_variable_value(const ts_tensor *variable, ts_tensor **out);
 void tsi_tensor_posted(ts_rank *rank, tsi_post *post); /* run of a body's post */
 void tsi_spare_layouts_release(tsi_tensor_state *state);
 /* ts_redistribute_many, its new blocks counted under a tag of the pool. */

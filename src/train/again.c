@@ -123,47 +123,14 @@ static void drop_rows(tsi_run *run)
     run->again.part = NULL;
 }
 
-static ts_status make_counts(tsi_run *run)
-{
-    size_t routers = (size_t)ts_model_router_count(run->model);
-    run->again.counts = tsi_calloc(routers + 1, sizeof *run->again.counts);
-    if (run->again.counts) return TS_OK;
-    return tsi_fail_memory("counts of routers", routers * sizeof *run->again.counts);
-}
-
-static void drop_counts(tsi_run *run)
-{
-    tsi_router_counts *counts = run->again.counts;
-    for (int64_t i = 0; counts && i < ts_model_router_count(run->model); i++) {
-        ts_tensor_release(counts[i].load);
-        ts_tensor_release(counts[i].numbers);
-    }
-    tsi_free(counts);
-}
-
-ts_status tsi_again_routers(tsi_run *run, ts_train_step *out)
-{
-    tsi_model_routers_swap(run->model, run->again.counts);
-    ts_status status = tsi_run_routers_read(run, out);
-    if (status == TS_OK) status = tsi_model_routers_move(run->model);
-    tsi_model_routers_swap(run->model, run->again.counts);
-    return status;
-}
-
 /* *done: the recorded step was this one. Where it cannot be recorded, nothing of it stays. */
 static ts_status record(tsi_run *run, int64_t step, bool *done)
 {
     tsi_again *again = &run->again;
     TSI_TRY(take_rows(run, step));
-    TSI_TRY(make_counts(run));
-    tsi_model_routers_clear(run->model);
     int64_t begun = ts_optimizer_begun(run->optimizer);
     again->step = ts_step_record(run->me, body, run);
     *done = again->step != NULL;
-    if (*done)
-        tsi_model_routers_swap(run->model, again->counts);
-    else
-        tsi_model_routers_clear(run->model);
     ts_status status = ts_rank_status(run->me);
     /* One that has not its part of the rows may be stopped by the others as late as in the norm:
      * no weight was written before all ranks were there. */
@@ -263,6 +230,5 @@ void tsi_again_close(tsi_run *run)
 {
     ts_step_destroy(run->again.step);
     drop_rows(run);
-    drop_counts(run);
     run->again = (tsi_again){ 0 };
 }

@@ -41,7 +41,7 @@ static void add_step(const ts_router_report *r, bool first, ts_train_step *s)
     s->router_loss += r->aux_loss + r->sequence_loss + r->z_loss;
 }
 
-ts_status tsi_run_routers_read(tsi_run *run, ts_train_step *s)
+static ts_status read_all(tsi_run *run, ts_train_step *s)
 {
     if (run->late || ts_model_router_count(run->model) == 0) return TS_OK;
     int64_t experts = ts_model_configuration(run->model)->experts;
@@ -66,9 +66,11 @@ ts_status tsi_run_routers_read(tsi_run *run, ts_train_step *s)
     return status;
 }
 
-ts_status tsi_run_routers(tsi_run *run, ts_train_step *step)
+ts_status tsi_run_routers(tsi_run *run, ts_train_step *step, bool updated)
 {
     if (ts_model_router_count(run->model) == 0) return TS_OK;
-    TSI_TRY(tsi_run_routers_read(run, step));
-    return ts_model_router_step(run->model);
+    TSI_TRY(read_all(run, step));
+    if (updated) return ts_model_router_step(run->model);
+    tsi_model_routers_clear(run->model);
+    return TS_OK;
 }

@@ -79,11 +79,10 @@ typedef struct tsi_rows_part { /* of the rows of a step */
     int64_t number;
 } tsi_rows_part;
 
-typedef struct tsi_again {     /* a step that is run again (again.c) */
-    ts_step *step;             /* NULL: not recorded yet */
-    tsi_rows_part *part;       /* [accumulate]: where it reads; owned */
-    tsi_router_counts *counts; /* [router]: where it counts; owned */
-    int64_t seen;              /* steps asked for */
+typedef struct tsi_again { /* a step that is run again (again.c) */
+    ts_step *step;         /* NULL: not recorded yet */
+    tsi_rows_part *part;   /* [accumulate]: where it reads; owned */
+    int64_t seen;          /* steps asked for */
     int64_t replays, moved;
     int64_t ns_before, ns_after; /* the shortest replay in the recorded order and in the new one */
     double predicted_us[2];      /* a step, before and after */
@@ -179,8 +178,6 @@ ts_status tsi_run_part(tsi_run *run, const tsi_rows_part *of, ts_tensor *loss, i
 ts_status tsi_run_add_loss(tsi_run *run, ts_tensor *loss, ts_tensor *mean);
 /* *done: the step was taken here, recorded or replayed; else it is the caller's to take. [coll] */
 ts_status tsi_again_take(tsi_run *run, int64_t step, double rate, bool *done);
-/* [coll] What the routers of experts counted in the step that was taken. */
-ts_status tsi_again_routers(tsi_run *run, ts_train_step *out);
 void tsi_again_tell(const tsi_again *again, ts_train_result *out);
 void tsi_again_close(tsi_run *run);
 
@@ -376,9 +373,8 @@ ts_status tsi_run_forward_backward(tsi_run *run, int64_t step, int64_t part, ts_
                                    int64_t *mark);
 
 /* ---- routers of experts: OUTPUT/experts.jsonl */
-/* Between backward and update: reads, logs and tells what routers did, moves biases. [coll] */
-ts_status tsi_run_routers(tsi_run *run, ts_train_step *step);
-ts_status tsi_run_routers_read(tsi_run *run, ts_train_step *step); /* [coll] and nothing else */
+/* Behind the update: reads, logs and tells what routers did; moves biases if it was made. [coll] */
+ts_status tsi_run_routers(tsi_run *run, ts_train_step *step, bool updated);
 
 /* ---- traces of chosen steps: OUTPUT/trace.json */
 ts_status tsi_trace_parse(const char *text, int64_t *first, int64_t *last); /* "10-12"; "": none */

@@ -121,6 +121,17 @@ static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
                           (long long)(step + 1 - run->skipped));
 }
 
+/* Biases of routers move with the update: where a step may be left out, they wait for what became
+ * of it. */
+static ts_status was_taken(tsi_run *run, bool *taken)
+{
+    ts_step_outcome is = TS_INIT(ts_step_outcome);
+    if (run->model->router_options.bias_rate == 0) return TS_OK;
+    TSI_TRY(ts_optimizer_outcome(run->optimizer, ts_optimizer_begun(run->optimizer), &is));
+    *taken = isfinite(is.loss) && isfinite(is.norm);
+    return TS_OK;
+}
+
 /* Everything of a step goes into the queue. */
 static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64_t *mark)
 {
@@ -132,14 +143,13 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     TSI_TRY(tsi_again_take(run, step, out->rate, &done));
     if (done) {
         lap(run, TSI_PHASE_UPDATE, mark);
-        return tsi_again_routers(run, out);
+        return tsi_run_routers(run, out, true);
     }
     ts_tensor *loss = ts_variable(run->me);
     ts_status status = loss ? TS_OK : ts_rank_status(run->me);
     for (int64_t part = 0; part < c->train.accumulate && status == TS_OK; part++)
         status = tsi_run_forward_backward(run, step, part, loss, mark);
     tsi_tracker_phase(&run->seen.tracker, "update");
-    if (status == TS_OK) status = tsi_run_routers(run, out);
     if (status == TS_OK) status = tsi_run_norms(run, step + 1);
     if (status == TS_OK) status = ts_optimizer_rate(run->optimizer, out->rate);
     if (status == TS_OK)
@@ -149,6 +159,9 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
                        .loss = loss, .skips = run->scale.every > 0,
                        .stages = tsi_stages_group(run->stages), .shared = run->model->tied_copy));
     ts_tensor_release(loss);
+    bool taken = true;
+    if (status == TS_OK && run->scale.every > 0) status = was_taken(run, &taken);
+    if (status == TS_OK) status = tsi_run_routers(run, out, taken);
     lap(run, TSI_PHASE_UPDATE, mark);
     return status;
 }

@@ -228,6 +228,36 @@ static void refuse(test *t, ts_model_cache *cache, const ts_sharding *where, ts_
     (void)ts_scope_close(scope);
 }
 
+typedef struct recorded_text {
+    ts_model_cache *cache;
+    ts_tensor *ids;
+} recorded_text;
+
+static ts_status go_on(void *context)
+{
+    const recorded_text *r = context;
+    return ts_model_logits_after(r->cache, r->ids) ? TS_OK : TS_ERR_STATE;
+}
+
+/* Run again, a step would stand behind as many tokens as when it was recorded. */
+TS_TEST_RANKS(caches_refuse_recorded_steps, 1, 2)
+{
+    ts_model_config config = config_of(TS_MODEL_LLAMA);
+    subject one = subject_on(t, "dp=*", &config);
+    int64_t first = 0;
+    ts_meta meta = { .shape = TS_SHAPE(2, 3), .dtype = TS_DTYPE_I64 };
+    recorded_text r = { ts_model_cache_create(one.model), NULL };
+    r.ids = ts_from_function(token, &first, ts_model_tokens(one.model), meta);
+    ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    TEST_CHECK(t, ts_step_record(t->me, go_on, &r) == NULL);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "model_logits_after: a step is recorded");
+    (void)ts_scope_close(scope);
+    TEST_OK(t, ts_rank_recover(t->me));
+    TEST_OK(t, go_on(&r));
+    ts_model_cache_destroy(r.cache);
+    subject_end(&one);
+}
+
 TS_TEST_RANKS(caches_refuse_what_they_cannot_know, 1, 2)
 {
     static _Thread_local double logits[2 * LENGTH * VOCAB];

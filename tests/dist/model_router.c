@@ -147,6 +147,105 @@ TS_TEST_RANKS(routers_on_meshes, 4)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* ---- steps that are recorded, or abandoned --------------------------------------------------- */
+
+typedef struct repeated {
+    ts_model *model;
+    ts_optimizer *optimizer;
+    ts_tensor *ids, *labels; /* where the step reads */
+} repeated;
+
+static ts_status repeated_step(void *context)
+{
+    const repeated *r = context;
+    ts_scope scope = ts_scope_open(ts_tensor_rank(r->ids), "step");
+    ts_tape_begin(ts_tensor_rank(r->ids));
+    ts_status status = ts_backward(ts_model_loss(r->model, r->ids, r->labels), NULL);
+    if (status == TS_OK) status = ts_optimizer_step_with(r->optimizer, NULL);
+    ts_status closed = ts_scope_close(scope);
+    return status == TS_OK ? closed : status;
+}
+
+static repeated repeated_begin(test *t)
+{
+    repeated r = { .model = NULL };
+    ts_model_config config = config_of(EXPERTS, 2);
+    ts_model_options options = TS_INIT(ts_model_options);
+    options.dtype = TS_DTYPE_F64;
+    options.aux_loss = 0.05;
+    options.bias_rate = 0.02;
+    r.model = ts_model_declare(ts_mesh_create(t->me, "fsdp=*"), &config, &options);
+    ts_model_fsdp(r.model, NULL);
+    TEST_OK(t, ts_model_materialize(r.model));
+    r.optimizer = ts_adamw_create(ts_model_module(r.model), NULL);
+    r.ids = tokens(r.model, 1);
+    r.labels = tokens(r.model, 2);
+    return r;
+}
+
+static void repeated_end(repeated *r)
+{
+    ts_optimizer_destroy(r->optimizer);
+    ts_model_destroy(r->model);
+}
+
+/* Counts go on behind each run, whether they were cleared meanwhile or not, and biases move. */
+TS_TEST_RANKS(routers_of_recorded_steps, 1, 2)
+{
+    repeated each[] = { repeated_begin(t), repeated_begin(t) };
+    ts_step *step = NULL;
+    for (int i = 0; i < 8; i++) {
+        ts_router_report report[2] = { TS_INIT(ts_router_report), TS_INIT(ts_router_report) };
+        double load[2][EXPERTS] = { { 0 } };
+        TEST_OK(t, repeated_step(&each[0]));
+        if (i < 2)
+            TEST_OK(t, repeated_step(&each[1]));
+        else if (i == 2)
+            step = ts_step_record(t->me, repeated_step, &each[1]);
+        else
+            TEST_OK(t, ts_step_replay(step));
+        TEST_CHECK(t, i < 2 || step);
+        for (int k = 0; k < 2; k++) {
+            TEST_OK(t, ts_model_router_read(each[k].model, 1, &report[k], load[k]));
+            if (i % 3 != 1) TEST_OK(t, ts_model_router_step(each[k].model));
+        }
+        TEST_SAY(t,
+                 report[0].tokens == report[1].tokens && report[0].aux_loss == report[1].aux_loss,
+                 "step %d: %lld tokens, not %lld; loss %g, not %g", i, (long long)report[1].tokens,
+                 (long long)report[0].tokens, report[1].aux_loss, report[0].aux_loss);
+        TEST_CHECK(t, memcmp(load[0], load[1], sizeof load[0]) == 0 && load[0][0] + load[0][1] > 0);
+    }
+    ts_scope caught = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    TEST_OK(t, ts_model_router_factor(each[1].model, 0.5));
+    TEST_STATUS(t, ts_step_replay(step), TS_ERR_STATE);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "ts_model_router_factor was called since");
+    (void)ts_scope_close(caught);
+    TEST_OK(t, ts_rank_recover(t->me));
+    ts_step_destroy(step);
+    for (int k = 0; k < 2; k++)
+        repeated_end(&each[k]);
+}
+
+/* What an abandoned step counted would move biases by a load that never was. */
+TS_TEST_RANKS(routers_forget_abandoned_steps, 1, 2)
+{
+    repeated r = repeated_begin(t);
+    double load[EXPERTS], sum = 0;
+    ts_router_report report = TS_INIT(ts_router_report);
+    for (int n = 0; n < 2; n++) {
+        ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
+        TEST_CHECK(t, ts_model_logits(r.model, r.ids) != NULL);
+        TEST_OK(t, ts_scope_close(scope));
+        if (n == 0) TEST_OK(t, ts_module_reset(ts_model_module(r.model)));
+    }
+    TEST_OK(t, ts_model_router_read(r.model, 1, &report, load));
+    for (int e = 0; e < EXPERTS; e++)
+        sum += load[e];
+    TEST_EQ(t, report.tokens, ROWS * LENGTH);
+    TEST_EQ(t, (int64_t)sum, ROWS * LENGTH * 2);
+    repeated_end(&r);
+}
+
 /* The same bits twice, and with blocks that run again. */
 TS_TEST_RANKS(routers_repeat_their_bits, 3)
 {

@@ -3,6 +3,7 @@
  * forward and backward, beside a unit that was left gathered, in a step that is recorded. What a
  * tensor without units does is done, or refused; numbers are never another's. */
 #include <string.h>
+#include <time.h>
 
 #include "parallel_util.h"
 
@@ -366,4 +367,54 @@ TS_TEST_RANKS(fsdp_ignores_by_what_it_would_do, 1, 2, 3)
     check_no_unit(t, units.block[0], &plain_options, "has a gradient already");
     TEST_OK(t, ts_rank_recover(t->me));
     net_end(&units);
+}
+
+/* ---- steps that are abandoned ---------------------------------------------------------------- */
+
+static ts_status is_late(ts_module *m, void *context)
+{
+    (void)m;
+    if (*(const bool *)context) nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    return TS_OK;
+}
+
+static ts_status run_once(ts_rank *me, net *n, int64_t salt)
+{
+    ts_scope scope = ts_scope_open(me, NULL);
+    ts_tape_begin(me);
+    ts_tensor *x = net_input(n, salt), *y = ts_module_call(n->root, &x, 1);
+    ts_status status = ts_backward(ts_sum(ts_square(y), NULL, 0, 0), NULL);
+    ts_status closed = ts_scope_close(scope);
+    return status == TS_OK ? closed : status;
+}
+
+/* Its last reduction was under way when a rank gave up, and a scope around it keeps what it made:
+ * the next backward has nothing to do with what became of that. */
+TS_TEST_RANKS(fsdp_reductions_of_abandoned_steps, 2, 3)
+{
+    bool late = false;
+    net units = net_of(2, 8, 9), plain = units;
+    begin_both(t, &units, &plain, ts_mesh_create(t->me, "fsdp=*"), &plain_options);
+    TEST_OK(t, ts_module_on(units.block[0], TS_HOOK_BACKWARD_BEFORE, is_late, &late));
+    ts_scope outer = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    for (int64_t step = 0; step < 4; step++) {
+        if (step == 1) {
+            ts_scope scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+            late = t->index > 0;
+            (void)run_once(t->me, &units, step);
+            late = false;
+            (void)ts_scope_close(scope);
+            TEST_OK(t, ts_rank_recover(t->me));
+            TEST_OK(t, ts_module_reset(units.root));
+        }
+        TEST_OK(t, run_once(t->me, &units, step));
+        TEST_OK(t, run_once(t->me, &plain, step));
+        TEST_OK(t, ts_optimizer_step(units.optimizer));
+        TEST_OK(t, ts_optimizer_step(plain.optimizer));
+        check_alike(t, &units, &plain, "after a step");
+        if (test_failed(t)) break;
+    }
+    TEST_OK(t, ts_scope_close(outer));
+    net_end(&units);
+    net_end(&plain);
 }

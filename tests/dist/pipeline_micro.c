@@ -61,6 +61,32 @@ TS_TEST_RANKS(micro_batches_are_the_batch, 1, 2, 3, 4)
     TEST_OK(t, ts_rank_status(t->me));
 }
 
+/* Where two axes cut the rows unevenly not every part of every rank's rows lies as rows do: then
+ * fewer parts have some, and the others none. */
+TS_TEST_RANKS(micro_batches_of_nested_cuts, 4, 6)
+{
+    static const char *const meshes[] = { "a=2, b=2", "a=2, b=3", "a=3, b=2" };
+    for (int i = t->count == 4 ? 0 : 1; i < (t->count == 4 ? 1 : 3); i++) {
+        ts_mesh *mesh = ts_mesh_create(t->me, meshes[i]);
+        for (int64_t rows = 0; rows <= 14; rows++)
+            for (int64_t micros = 1; micros <= 5; micros++) {
+                ts_scope scope = ts_scope_open(t->me, "case");
+                ts_meta meta = { .shape = TS_SHAPE(rows, 3), .dtype = TS_DTYPE_I64 };
+                const ts_sharding *lies = ts_sharding_get(mesh, "S(0), S(0)");
+                ts_tensor *x = ts_from_function(number_at, NULL, lies, meta), *parts[5] = { NULL };
+                int64_t all = 0;
+                for (int64_t m = 0; m < micros; m++) {
+                    parts[m] = ts_micro_batch(x, 0, micros, m);
+                    all += ts_tensor_shape(parts[m]).extent[0];
+                }
+                int64_t apart = sum_of(ts_square(ts_sub(ts_micro_merge(parts, micros, 0), x)));
+                TEST_SAY(t, all == rows && apart == 0, "%s: %lld rows in %lld parts", meshes[i],
+                         (long long)rows, (long long)micros);
+                TEST_OK(t, ts_scope_close(scope));
+            }
+    }
+}
+
 TS_TEST_RANKS(micro_batches_refused, 1)
 {
     ts_mesh *mesh = ts_mesh_self(t->me);

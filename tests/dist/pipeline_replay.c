@@ -384,6 +384,7 @@ TS_TEST_RANKS(first_steps_that_tell_shapes_are_refused, 2)
     TEST_OK(t, ts_tensor_grad_clear(l.weight)); /* a step that adds to it is another each time */
     ts_step *recorded = ts_step_record(t->me, layer_step, &l);
     TEST_SAY(t, recorded, "%s", ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
+    TEST_OK(t, ts_tensor_grad_clear(l.weight));
     if (recorded) TEST_OK(t, ts_step_replay(recorded));
     ts_step_destroy(recorded);
     ts_pipeline_destroy(l.pipeline);

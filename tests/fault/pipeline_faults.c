@@ -13,7 +13,7 @@
 
 enum { MICROS = 6, TIMEOUT_MS = 1500 };
 
-typedef enum fault { NONE, FAILS, STALLS, LEAVES, RESHAPES, INTEGER } fault;
+typedef enum fault { NONE, FAILS, STALLS, LEAVES, RESHAPES, INTEGER, ABANDONS } fault;
 
 typedef struct trial {
     fault what;
@@ -65,6 +65,16 @@ static ts_tensor *give(void *context, ts_rank *me, int64_t micro, int32_t index)
     return ts_ones(mesh, TS_DTYPE_F32, TS_SHAPE(2, WIDTH), NULL);
 }
 
+/* The first stage is late with the backwards of its first step: others end their lists. */
+static ts_status on_backward(ts_module *m, void *context)
+{
+    const stage_state *s = context;
+    struct timespec nap = { .tv_nsec = 30000000 };
+    (void)m;
+    if (s->trial->what == ABANDONS && s->index == 0 && s->step == 0) (void)nanosleep(&nap, NULL);
+    return TS_OK;
+}
+
 static ts_status work(ts_rank *me, void *argument)
 {
     trial *l = argument;
@@ -81,11 +91,15 @@ static ts_status work(ts_rank *me, void *argument)
     normal.init = ts_init_normal;
     state.weight = ts_module_param(module, "w", TS_SHAPE(WIDTH, WIDTH), &normal);
     ts_module_materialize(module);
+    ts_module_on(module, TS_HOOK_BACKWARD_BEFORE, on_backward, &state);
     ts_pipeline *p = s ? line_open(mesh, s, at, &module, give, self) : NULL;
     if (l->fail_at > 0 && at == 0) (void)tsi_alloc_fail_at(l->fail_at);
     for (; p && state.step < l->steps && ts_rank_status(me) == TS_OK; state.step++) {
         if (l->what == LEAVES && at == BAD_STAGE) break;
         (void)ts_pipeline_step(p, NULL, NULL);
+        if (l->what != ABANDONS || state.step > 0) continue;
+        (void)ts_rank_fail(me, TS_ERR_STATE, "who ended its list abandons the step, too");
+        if (ts_rank_recover(me) == TS_OK) (void)ts_module_reset(module);
     }
     if (at == 0) l->tried = tsi_alloc_fail_at(0);
     if (ts_rank_status(me) != TS_OK)
@@ -140,6 +154,17 @@ TS_TEST(pipeline_stage_fails)
         TEST_SAYS(t, l.said[1], "stage 1, forward, micro-batch 2: the module has had enough");
         TEST_SAYS(t, error, "stage 1, forward, micro-batch 2: the module has had enough");
         all_say(t, &l, "a failure", -1);
+    }
+}
+
+/* After a recovery the next step is right, whoever had ended the one that failed. */
+TS_TEST(pipeline_goes_on_after_a_recovery)
+{
+    for (int i = 0; i < SCHEDULES; i++) {
+        trial l = { .what = ABANDONS, .schedule = schedules[i], .steps = 3 };
+        char error[512] = "";
+        ts_status status = run(&l, error, sizeof error);
+        TEST_SAY(t, status == TS_OK, "%s: %s", schedules[i], error);
     }
 }
 

@@ -138,19 +138,14 @@ ts_status tsi_cuda_index_get(const tsi_kernel_io *io)
 static ts_status put_winners(tsi_stream *stream, tsi_cuda_put_args *claims,
                              tsi_cuda_put_args *result)
 {
-    CUdeviceptr memory = 0;
+    void *memory = NULL;
     size_t bytes = (size_t)claims->rows * sizeof *claims->winner;
-    TSI_TRY(tsi_cuda_memory(stream, "winners of rows", bytes, &memory));
-    claims->winner = result->winner = (uint64_t *)(uintptr_t)memory;
-    CUresult cleared = tsi_cu.set_bytes(memory, 0, bytes, tsi_cuda_apart(stream));
-    ts_status status =
-        cleared == CUDA_SUCCESS
-            ? tsi_cuda_launch_items(stream, TSI_CUDA_put_claim, claims->space.count, claims)
-            : tsi_cuda_fail(stream->cuda, cleared, "winners of rows");
-    if (status == TS_OK)
-        status = tsi_cuda_launch_items(stream, TSI_CUDA_put_winners, result->space.count, result);
-    (void)tsi_cu.free_async(memory, tsi_cuda_apart(stream));
-    return status;
+    TSI_TRY(tsi_cuda_scratch(stream, bytes, &memory));
+    claims->winner = result->winner = memory;
+    TSI_CUDA_TRY(stream->cuda, "winners of rows",
+                 tsi_cu.set_bytes(tsi_cuda_pointer(memory), 0, bytes, tsi_cuda_apart(stream)));
+    TSI_TRY(tsi_cuda_launch_items(stream, TSI_CUDA_put_claim, claims->space.count, claims));
+    return tsi_cuda_launch_items(stream, TSI_CUDA_put_winners, result->space.count, result);
 }
 
 static ts_status add_lists(tsi_stream *stream, tsi_cuda_put_args *a)
