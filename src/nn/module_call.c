@@ -23,8 +23,8 @@ static ts_status run_hooks(ts_module *m, ts_hook when)
         char name[256];
         (void)ts_module_name(m, name, sizeof name);
         return TSI_FAIL(status < TS_OK ? status : TS_ERR_ARG,
-                        "module %s: a hook returned %s without saying why", name,
-                        ts_status_name(status));
+                        "module %s: a hook returned %s without saying why",
+                        name[0] ? name : "the top of the tree", ts_status_name(status));
     }
     return TS_OK;
 }

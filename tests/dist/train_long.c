@@ -2,6 +2,7 @@
 /* Runs of fifty steps: one rank against four, stopped and resumed, in few bits, in parts, and what
  * they take in memory against what was said before. */
 #include "dist/train_util.h"
+#include "tessera/checkpoint.h"
 
 enum { LONG = 50 };
 
@@ -111,6 +112,61 @@ TS_TEST(bf16_is_near_f32)
                      "[train]\nsteps = 30\n[model]\ncompute = bf16\n[parallel]\nmesh = dp=2\n", 2,
                      &two));
     same_losses(t, &narrow, &two, 30, 0.05); /* gradients are cast before they are reduced in f32 */
+    remove_folder(&f);
+}
+
+/* Loads of one step in experts.jsonl, of the one layer there is. */
+static void move_by(double bias[4], const char *line, double rate)
+{
+    double load[4] = { 0 }, mean = 0, turn = 0;
+    const char *at = strstr(line, "\"load\": [");
+    char *end = NULL;
+    at = at ? at + strlen("\"load\": [") : "";
+    for (int e = 0; e < 4; e++, at = end + 1) {
+        load[e] = strtod(at, &end);
+        mean += load[e] / 4;
+    }
+    for (int e = 0; e < 4; e++)
+        turn += (double)((mean > load[e]) - (mean < load[e])) / 4;
+    for (int e = 0; e < 4; e++)
+        bias[e] += rate * ((double)((mean > load[e]) - (mean < load[e])) - turn);
+}
+
+/* Selection biases move with the update: not in steps that are left out. */
+TS_TEST(biases_of_steps_that_are_left_out)
+{
+    static const char more[] =
+        "[model]\nfamily = deepseek_v3\nhead_dim = 4\nplain_dim = 4\nkv_rank = 6\nexperts = 4\n"
+        "experts_per_token = 1\nexpert_width = 8\ncompute = f16\n[experts]\nbias_rate = 0.125\n"
+        "[train]\nsteps = 48\nloss_scale = 1e15\nloss_scale_every = 100\nskips_max = 100\n";
+    static const char name[] = "model.layers.0.mlp.gate.e_score_correction_bias";
+    folder f = make_folder(t);
+    outcome o = { 0 };
+    char path[2 * FOLDER_PATH_MAX], *text = NULL;
+    double want[4] = { 0 };
+    float have[4] = { NAN, NAN, NAN, NAN };
+    size_t length = 0;
+    ts_archive *archive = NULL;
+    TEST_OK(t, train(t, &f, "a", more, 1, &o));
+    TEST_SAY(t, o.skipped > 5 && o.skipped < 48, "%d steps were left out", (int)o.skipped);
+    snprintf(path, sizeof path, "%s/a/experts.jsonl", f.path);
+    TEST_OK(t, tsi_file_read(path, 1 << 20, &text, &length));
+    char *line = text;
+    for (int step = 1; line && step <= 48; step++) {
+        if (isfinite(o.norm[step])) move_by(want, line, 0.125);
+        line = strchr(line, '\n');
+        if (line) line++;
+    }
+    snprintf(path, sizeof path, "%s/a/state/step-48", f.path);
+    TEST_OK(t, ts_archive_open(path, &archive));
+    int64_t at = archive ? ts_archive_find(archive, name) : -1;
+    TEST_CHECK(t, at >= 0);
+    if (at >= 0) TEST_OK(t, ts_archive_read(archive, at, 0, 4, TS_DTYPE_F32, have));
+    for (int e = 0; e < 4; e++)
+        TEST_SAY(t, fabs((double)have[e] - want[e]) < 1e-6, "expert %d: %g, not %g", e,
+                 (double)have[e], want[e]);
+    ts_archive_close(archive);
+    tsi_free(text);
     remove_folder(&f);
 }
 

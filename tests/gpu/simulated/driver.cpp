@@ -338,20 +338,26 @@ CALL cuMemFree_v2(CUdeviceptr memory)
     return stream_fault == CUDA_SUCCESS ? give_back(pointer_of(memory)) : stream_fault;
 }
 
+/* Captured, memory has one address in all runs of the graph, and nothing in it that a run may read.
+ */
 CALL cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
 {
     ALIVE;
-    if (stream->captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the module never does */
     void *memory = nullptr;
     CUresult result = take(MEMORY_DEVICE, bytes, &memory);
     *out = device_pointer(memory);
-    return result;
+    if (result != CUDA_SUCCESS || !stream->captured) return result;
+    stream->captured->graph->memory.emplace_back(memory, give_back);
+    return put(stream, [=] {
+        memset(memory, 0xFF, bytes);
+        return CUDA_SUCCESS;
+    });
 }
 
 CALL cuMemFreeAsync(CUdeviceptr memory, CUstream stream)
 {
     ALIVE;
-    if (stream->captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->captured) return CUDA_SUCCESS; /* the graph has it */
     return put(stream, [=] { return give_back(pointer_of(memory)); });
 }
 

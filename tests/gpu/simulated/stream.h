@@ -30,6 +30,7 @@ struct node {
 
 struct CUgraph_st {
     std::vector<node> nodes;
+    std::vector<std::shared_ptr<void>> memory; /* that its nodes take: goes with the last copy */
 };
 struct CUgraphExec_st {
     std::shared_ptr<CUgraph_st> graph;
