@@ -255,6 +255,7 @@ static TSI_STEP_PATH ts_status gather(tsi_unit *u, bool ahead)
     if (!known || (!ahead && !show_slices(u))) TSI_TRY(look_and_gather(u));
     TSI_TRY(tsi_unit_count_gather(u));
     u->state = TSI_UNIT_COMING;
+    u->begun_in = tsi_keeps(u->rank) ? u->rank->kept->number : 0;
     if (u->all) u->all->stats.gathers++;
     return TS_OK;
 }
@@ -282,9 +283,12 @@ static void tell_turn(const tsi_unit *u)
 
 /* ---- coming -> whole ------------------------------------------------------------------------- */
 
-/* Was a shard changed while its whole was on its way? An update, or a file that was read. */
+/* Was a shard changed while its whole was on its way? An update, or a file that was read. So it
+ * will be for a step that is recorded, when that runs again: what came before it began does not
+ * come once more. */
 static bool is_stale(const tsi_unit *u)
 {
+    if (tsi_keeps(u->rank) && u->begun_in != u->rank->kept->number) return true;
     if (tsi_unit_in_place(u)) return !show_slices(u);
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_unit_param *p = &u->param[i];

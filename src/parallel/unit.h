@@ -115,6 +115,7 @@ typedef struct tsi_unit {
     int32_t written;     /* since the last fence somebody became alone with it, so as to write */
     int32_t fenced_late; /* nobody did, and `fenced` of its parameters does not say so yet */
     uint64_t fenced_in;  /* number of the step under record that has a fence for it */
+    uint64_t begun_in;   /* and of that in which its latest gather began; 0: in none */
     ts_tensor **list;    /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
     const ts_layout **layouts;

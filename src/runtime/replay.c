@@ -147,6 +147,13 @@ void ts_step_destroy(ts_step *s)
 
 /* ---- running it again ------------------------------------------------------------------------ */
 
+/* For who saved one of these, or made something of it. */
+static void note_written(const tsi_held *held)
+{
+    for (int64_t i = 0; i < held->written_count; i++)
+        held->written[i]->version++;
+}
+
 ts_status tsi_step_run(ts_step *s, int64_t *ns)
 {
     if (!s) return TS_ERR_NULL;
@@ -167,9 +174,10 @@ ts_status tsi_step_run(ts_step *s, int64_t *ns)
     };
     uint64_t number = tsi_ring_begin(s->rank->ring, &event);
     ts_status status = tsi_kept_enter(&s->kept);
-    if (status == TS_OK) status = ns ? tsi_replay_time(s, ns) : tsi_replay_run(s);
-    for (int64_t i = 0; i < s->held.written_count; i++)
-        s->held.written[i]->version++; /* for who saved it, or made something of it */
+    if (status == TS_OK) {
+        status = ns ? tsi_replay_time(s, ns) : tsi_replay_run(s);
+        note_written(&s->held);
+    }
     if (status == TS_OK) status = tsi_kept_leave(&s->kept);
     if (status != TS_OK) tsi_again_end(s->rank, &s->kept);
     tsi_ring_end(s->rank->ring, number, 0);

@@ -193,6 +193,7 @@ static inline void family_variant(test *t, ts_mesh *mesh, family_call *c, int32_
     TEST_SAY(t, family_run(c, mesh, code, want) == TS_OK, "%s: %s", c->text,
              ts_rank_error(t->me) ? ts_rank_error(t->me)->text : "");
     for (int32_t r = 0; r < rounds && ts_rank_status(t->me) == TS_OK; r++) {
+        if (!test_tries(t)) continue;
         ts_scope inner = ts_scope_open(t->me, "places");
         for (int32_t i = 0; i < c->input_count; i++)
             for (int32_t k = 0; k < 2; k++)

@@ -303,7 +303,10 @@ static double complex read_number(char **at, ts_dtype dtype)
     if (tsi_dtype_category(dtype) != TSI_CATEGORY_COMPLEX) return real;
     if (**at == '+' || **at == '-') imaginary = strtod(*at, at);
     if (**at == 'i') (*at)++;
-    return CMPLX(real, imaginary);
+    const double part[] = { real, imaginary }; /* a sum would lose the sign of a zero */
+    double complex value;
+    memcpy(&value, part, sizeof value);
+    return value;
 }
 
 /* One tensor of a text; advances it past the ';'. false: it does not matter. */

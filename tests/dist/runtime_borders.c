@@ -19,6 +19,7 @@ enum { STEPS = 6, USUAL = 2, PARTS = 4, INPUTS = 4 };
 typedef struct way {
     const char *mesh;
     int32_t units, compute, reshard;
+    bool travels; /* shards are no runs of the whole: nothing is shared between threads */
 } way;
 
 typedef struct twin {
@@ -36,11 +37,18 @@ static ts_tensor *input_of(const twin *w, int64_t salt)
     return ts_cast(net_input(&w->net, salt), TS_DTYPE_F32);
 }
 
+static int32_t last_dim(const char *name, ts_shape shape, int32_t otherwise, void *context)
+{
+    (void)name, (void)context;
+    return shape.ndim > 0 ? shape.ndim - 1 : otherwise;
+}
+
 static void twin_begin(test *t, twin *w, const way *how)
 {
     ts_fsdp_options options = TS_INIT(ts_fsdp_options);
     options.compute = how->compute;
     options.reshard = how->reshard;
+    if (how->travels) options.dim = last_dim;
     *w = (twin){
         .t = t, .net = { .count = 3, .width = 8, .rows = 12, .leaves = -1, .dtype = TS_DTYPE_F32 }
     };
@@ -261,10 +269,12 @@ static void check_row(test *t, const way *how, const row *r)
 TS_TEST_RANKS(steps_recorded_in_part, 1, 2, 3, 4)
 {
     const way ways[] = {
-        { "replicate=*", 0, 0, 0 },
-        { "replicate=*", 1, 0, 0 },
-        { "fsdp=*", 1, 0, TS_RESHARD_AUTO },
-        { t->count == 4 ? "replicate=2, fsdp=2" : "fsdp=*", 1, TS_DTYPE_BF16, TS_RESHARD_YES },
+        { "replicate=*", 0, 0, 0, false },
+        { "replicate=*", 1, 0, 0, false },
+        { "fsdp=*", 1, 0, TS_RESHARD_AUTO, false },
+        { t->count == 4 ? "replicate=2, fsdp=2" : "fsdp=*", 1, TS_DTYPE_BF16, TS_RESHARD_YES,
+          false },
+        { "fsdp=*", 1, 0, TS_RESHARD_AUTO, true },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (size_t k = t->count == 1 ? 2 : 0; k < sizeof ways / sizeof *ways; k++)
@@ -316,7 +326,7 @@ TS_TEST_RANKS(tapes_see_what_steps_write, 1, 2)
 {
     twin w;
     for (int units = 0; units < 2; units++) {
-        twin_begin(t, &w, &(way){ "replicate=*", units, 0, 0 });
+        twin_begin(t, &w, &(way){ "replicate=*", units, 0, 0, false });
         for (int32_t i = 0; i <= USUAL; i++)
             TEST_OK(t, take_text(&w, "[FU]", i, true));
         ts_scope caught = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
@@ -335,7 +345,7 @@ TS_TEST_RANKS(tapes_see_what_steps_write, 1, 2)
  * also where a step that was recorded before lay at the same address. */
 TS_TEST_RANKS(steps_recorded_twice_wait_for_updates, 2, 3)
 {
-    const way how = { "fsdp=*", 1, 0, TS_RESHARD_AUTO };
+    const way how = { "fsdp=*", 1, 0, TS_RESHARD_AUTO, false };
     twin each[2];
     for (int k = 0; k < 2; k++) {
         twin_begin(t, &each[k], &how);
