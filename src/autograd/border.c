@@ -46,8 +46,8 @@ static ts_status refuse(const tsi_leaf *leaf, const char *why)
     return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE, "step: the gradient of %s %s", name, why);
 }
 
-/* What is there now, brought to where the recording found it. */
-static ts_status bring(const tsi_leaf *leaf, ts_tensor *now, const ts_tensor *found)
+/* May what is there now stand for what the recording found? */
+static ts_status compare(const tsi_leaf *leaf, ts_tensor *now, const ts_tensor *found)
 {
     bool there = now && now->layout;
     if (!found && !there) return TS_OK;
@@ -58,18 +58,31 @@ static ts_status bring(const tsi_leaf *leaf, ts_tensor *now, const ts_tensor *fo
         return refuse(leaf, "is not there, and was when the step was recorded: run again the step "
                             "would read that one");
     TSI_TRY(tsi_tensor_ready(now));
-    if (now->layout != found->layout || now->dtype != found->dtype)
-        return refuse(leaf, "lies otherwise than when the step was recorded");
-    if (now->array->storage == found->array->storage) return TS_OK;
-    return tsi_array_copy(found->array, now->array);
+    if (now->layout == found->layout && now->dtype == found->dtype) return TS_OK;
+    return refuse(leaf, "lies otherwise than when the step was recorded");
+}
+
+static ts_status border_check(void *context)
+{
+    const border *b = context;
+    if (!b->reads || !b->leaf->self) return TS_OK;
+    TSI_TRY(compare(b->leaf, b->leaf->grad, b->found[0]));
+    return compare(b->leaf, b->leaf->reduced, b->found[1]);
+}
+
+/* What is there now, brought to where the recording found it. */
+static ts_status bring(const ts_tensor *now, const ts_tensor *found)
+{
+    bool same = !found || now->array->storage == found->array->storage;
+    return same ? TS_OK : tsi_array_copy(found->array, now->array);
 }
 
 static ts_status border_enter(void *context)
 {
     const border *b = context;
     if (!b->reads || !b->leaf->self) return TS_OK;
-    TSI_TRY(bring(b->leaf, b->leaf->grad, b->found[0]));
-    return bring(b->leaf, b->leaf->reduced, b->found[1]);
+    TSI_TRY(bring(b->leaf->grad, b->found[0]));
+    return bring(b->leaf->reduced, b->found[1]);
 }
 
 static ts_status give(const tsi_leaf *leaf, ts_tensor *left, ts_tensor **to)
@@ -109,16 +122,18 @@ static ts_status note(tsi_leaf *leaf, bool reads)
         border_destroy(b);
         return status;
     }
-    const tsi_kept_border kept = { border_settle, NULL,           border_enter,
-                                   border_leave,  border_destroy, b };
+    const tsi_kept_border kept = { .settle = border_settle,
+                                   .check = border_check,
+                                   .enter = border_enter,
+                                   .leave = border_leave,
+                                   .destroy = border_destroy,
+                                   .context = b };
     return tsi_keep_border(leaf->rank, kept);
 }
 
 ts_status tsi_leaf_at_border(tsi_leaf *leaf, bool reads)
 {
-    if (TSI_LIKELY(!tsi_keeps(leaf->rank)) || leaf->is_inner) return TS_OK;
-    if (leaf->kept_in == leaf->rank->kept->number) return TS_OK;
-    leaf->kept_in = leaf->rank->kept->number;
+    if (leaf->is_inner || TSI_LIKELY(!tsi_keep_notes(leaf->rank, &leaf->kept_in))) return TS_OK;
     return note(leaf, reads);
 }
 

@@ -298,10 +298,8 @@ ts_tensor *tsi_tape_hold(ts_tensor *t, uint32_t *version)
 {
     *version = tsi_tape_version(t);
     if (!t->is_variable || t->swaps) return tsi_tensor_retain(t);
-    tsi_array *array = tsi_array_retain(t->array);
-    ts_tensor *value = tsi_tensor_make(t->mesh, t->layout, (ts_dtype)t->dtype, array, NULL);
-    tsi_tensor_retain(value);
-    ts_tensor_drop(value); /* the tape's own: no scope has it */
+    ts_tensor *value = NULL;
+    (void)tsi_variable_value(t, &value); /* recorded if it fails */
     return value;
 }
 

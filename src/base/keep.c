@@ -170,30 +170,27 @@ ts_status tsi_keep_border(const ts_rank *rank, tsi_kept_border border)
     return status;
 }
 
-static ts_status at_borders(const tsi_kept *kept, size_t which)
-{
-    for (int64_t i = 0; i < kept->border_count; i++) {
-        const tsi_kept_border *b = &kept->border[i];
-        const tsi_kept_fn fn[] = { b->settle, b->check, b->enter, b->leave };
-        if (fn[which]) TSI_TRY(fn[which](b->context));
-    }
-    return TS_OK;
-}
-
 ts_status tsi_kept_settle(const tsi_kept *kept)
 {
-    return at_borders(kept, 0);
+    for (int64_t i = 0; i < kept->border_count; i++)
+        if (kept->border[i].settle) TSI_TRY(kept->border[i].settle(kept->border[i].context));
+    return TS_OK;
 }
 
 ts_status tsi_kept_enter(const tsi_kept *kept)
 {
-    TSI_TRY(at_borders(kept, 1));
-    return at_borders(kept, 2);
+    for (int64_t i = 0; i < kept->border_count; i++)
+        if (kept->border[i].check) TSI_TRY(kept->border[i].check(kept->border[i].context));
+    for (int64_t i = 0; i < kept->border_count; i++)
+        if (kept->border[i].enter) TSI_TRY(kept->border[i].enter(kept->border[i].context));
+    return TS_OK;
 }
 
 ts_status tsi_kept_leave(const tsi_kept *kept)
 {
-    return at_borders(kept, 3);
+    for (int64_t i = 0; i < kept->border_count; i++)
+        if (kept->border[i].leave) TSI_TRY(kept->border[i].leave(kept->border[i].context));
+    return TS_OK;
 }
 
 void tsi_kept_release(tsi_kept *kept)

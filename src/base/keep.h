@@ -94,6 +94,15 @@ static inline bool tsi_keeps(const ts_rank *rank)
     return rank && rank->kept && rank->kept->inside == 0;
 }
 
+/* Is there something to note at the border of the step: is one recorded, and *kept_in not its
+ * number? It is from here on. */
+static inline bool tsi_keep_notes(const ts_rank *rank, uint64_t *kept_in)
+{
+    if (!tsi_keeps(rank) || *kept_in == rank->kept->number) return false;
+    *kept_in = rank->kept->number;
+    return true;
+}
+
 /* Is each call to be kept by itself, or does the device capture them? */
 static inline bool tsi_keeps_calls(const ts_rank *rank)
 {

@@ -34,15 +34,13 @@ static ts_status border_check(void *context)
 
 ts_status tsi_model_at_border(ts_model *m)
 {
-    if (!tsi_keeps(m->rank)) return TS_OK;
-    uint64_t number = m->rank->kept->number;
-    if (m->kept_in == number || m->set_in == number) return TS_OK;
+    bool own = tsi_keeps(m->rank) && m->set_in == m->rank->kept->number;
+    if (own || !tsi_keep_notes(m->rank, &m->kept_in)) return TS_OK;
     border *b = tsi_alloc(sizeof *b);
     if (!b) return tsi_fail_memory("settings of a step", sizeof *b);
-    m->kept_in = number;
     *b = (border){ m, m->documents, m->router_factor };
     (void)ts_mask_retain(b->documents);
-    const tsi_kept_border kept = { NULL, border_check, NULL, NULL, border_destroy, b };
+    const tsi_kept_border kept = { .check = border_check, .destroy = border_destroy, .context = b };
     return tsi_keep_border(m->rank, kept);
 }
 

@@ -142,14 +142,15 @@ static ts_status border_settle(void *context)
 static ts_status note_border(tsi_router *router)
 {
     ts_rank *rank = router->model->rank;
-    if (!tsi_keeps(rank) || router->kept_in == rank->kept->number) return TS_OK;
+    if (!tsi_keep_notes(rank, &router->kept_in)) return TS_OK;
     border *b = tsi_calloc(1, sizeof *b);
     if (!b) return tsi_fail_memory("counts of a step", sizeof *b);
-    router->kept_in = rank->kept->number;
     b->router = router;
     b->had = router->counted;
     router->counted = (tsi_router_counts){ 0 };
-    const tsi_kept_border kept = { border_settle, NULL, NULL, border_leave, border_destroy, b };
+    const tsi_kept_border kept = {
+        .settle = border_settle, .leave = border_leave, .destroy = border_destroy, .context = b
+    };
     return tsi_keep_border(rank, kept);
 }
 

@@ -70,16 +70,21 @@ static ts_status border_settle(void *context)
     return TS_OK;
 }
 
+static ts_status border_check(void *context)
+{
+    const border *b = context;
+    const ts_tensor *mirror = b->param->mirror;
+    if (!b->found || (mirror && mirror->array == b->block)) return TS_OK;
+    return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
+                          "step: the mirror of a parameter lies elsewhere than when the step was "
+                          "recorded");
+}
+
 static ts_status border_enter(void *context)
 {
     const border *b = context;
     tsi_param *p = b->param;
-    bool there = p->mirror && p->mirror->array == b->block;
-    if (!b->found || (there && is_fresh(p))) return TS_OK;
-    if (!there)
-        return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
-                              "step: the mirror of a parameter lies elsewhere than when the step "
-                              "was recorded");
+    if (!b->found || is_fresh(p)) return TS_OK;
     TSI_TRY(tsi_tensor_ready(p->value));
     TSI_TRY(fill(p, (ts_dtype)p->mirror->dtype, b->block));
     tsi_param_mirrored(p);
@@ -99,14 +104,17 @@ static ts_status border_leave(void *context)
 static ts_status note_border(tsi_param *p)
 {
     ts_rank *rank = p->value->rank;
-    if (!tsi_keeps(rank) || !p->mirror || !p->mirror->array) return TS_OK;
-    if (p->mirror_kept_in == (uint32_t)rank->kept->number) return TS_OK;
-    p->mirror_kept_in = (uint32_t)rank->kept->number;
+    bool there = p->mirror && p->mirror->array;
+    if (!there || !tsi_keep_notes(rank, &p->mirror_kept_in)) return TS_OK;
     border *b = tsi_alloc(sizeof *b);
     if (!b) return tsi_fail_memory("a mirror of a step", sizeof *b);
     *b = (border){ p, tsi_array_retain(p->mirror->array), is_fresh(p), false };
-    const tsi_kept_border kept = { border_settle, NULL,           border_enter,
-                                   border_leave,  border_destroy, b };
+    const tsi_kept_border kept = { .settle = border_settle,
+                                   .check = border_check,
+                                   .enter = border_enter,
+                                   .leave = border_leave,
+                                   .destroy = border_destroy,
+                                   .context = b };
     return tsi_keep_border(rank, kept);
 }
 

@@ -40,8 +40,9 @@ typedef struct tsi_param {
      * storage at this version. Whoever updates the value writes both. */
     ts_tensor *mirror;
     tsi_storage *mirror_of; /* retained: another one at its address would look the same */
-    uint32_t mirror_version, mirror_kept_in; /* of the recording that noted it; 0: none */
-    void *unit;                              /* of src/parallel: who gathers it; or NULL */
+    uint32_t mirror_version;
+    uint64_t mirror_kept_in; /* number of the recording that noted it; 0: none */
+    void *unit;              /* of src/parallel: who gathers it; or NULL */
     /* [coll] Where its unit wants the shard; *out NULL: anywhere. Retained. NULL: anywhere. */
     ts_status (*unit_block)(struct tsi_param *p, tsi_array **out);
     /* Its handle shows the shard from here on, unless somebody reads the whole. */

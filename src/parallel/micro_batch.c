@@ -110,7 +110,7 @@ ts_tensor *ts_micro_batch(ts_tensor *x, int32_t dim, int64_t micros, int64_t mic
     slice.start = micro < parts ? part_begin(rows, parts, micro) : rows;
     slice.end = micro < parts ? part_begin(rows, parts, micro + 1) : rows;
     slice.end_is_given = 1;
-    shape.extent[dim] = tsi_micro_batch_extent(x->layout, dim, micros, micro);
+    shape.extent[dim] = micro < parts ? extent_of(x->layout, dim, parts, micro) : 0;
     ts_tensor *block = ts_slice(ts_tensor_local(x), dim, &slice);
     return (ts_from_local)(block, ts_layout_sharding(x->layout), shape);
 }

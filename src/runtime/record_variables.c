@@ -93,9 +93,11 @@ static tsi_shown *shown_of(tsi_recording *r, const ts_tensor *variable)
         return NULL;
     }
     s->variable = (ts_tensor *)(uintptr_t)variable;
-    const tsi_kept_border border = {
-        shown_settle, shown_check, NULL, shown_leave, shown_destroy, s
-    };
+    const tsi_kept_border border = { .settle = shown_settle,
+                                     .check = shown_check,
+                                     .leave = shown_leave,
+                                     .destroy = shown_destroy,
+                                     .context = s };
     ts_status status = tsi_keep_border(r->rank, border);
     if (status == TS_OK) {
         *(r->last_shown ? &r->last_shown->next : &r->first_shown) = s;

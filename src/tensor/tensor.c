@@ -361,10 +361,10 @@ ts_status tsi_variable_value(const ts_tensor *v, ts_tensor **out)
 {
     *out = NULL;
     if (!v || !v->layout) return TS_OK;
-    ts_scope scope = ts_scope_open(v->rank, NULL);
-    *out = tsi_tensor_retain(
-        tsi_tensor_make(v->mesh, v->layout, (ts_dtype)v->dtype, tsi_array_retain(v->array), NULL));
-    ts_scope_close(scope);
+    ts_tensor *value =
+        tsi_tensor_make(v->mesh, v->layout, (ts_dtype)v->dtype, tsi_array_retain(v->array), NULL);
+    *out = tsi_tensor_retain(value);
+    ts_tensor_drop(value); /* no scope has it */
     return *out ? TS_OK : ts_rank_status(v->rank);
 }
 
