@@ -161,6 +161,10 @@ ts_status tsi_added_next(ts_tokenizer *tokenizer, const tsi_added_set *set, tsi_
         if (added->strip_left) start = skip_blanks_back(text, at);
         if (added->strip_left && start < floor) start = floor;
         if (added->strip_right) end = skip_blanks(text, end);
+        if (start >= end) { /* all of it went to the token before, which strips blanks too */
+            at = *from;
+            continue;
+        }
         *out = (tsi_found){ start, end, added };
         return TS_OK;
     }

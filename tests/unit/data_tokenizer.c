@@ -179,6 +179,20 @@ TS_TEST(unknown_without_a_token)
     ts_tokenizer_close(tokenizer);
 }
 
+/* What a token strips is gone for the next one: of blanks alone there is then nothing left. */
+TS_TEST(blanks_that_are_stripped_are_gone)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":4,\"content\":\"\\n\",\"lstrip\":true,\"rstrip\":true},"
+        "{\"id\":5,\"content\":\" \",\"lstrip\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":"
+        "{\"a\":0,\"b\":1,\"\\n\":4,\" \":5},\"merges\":[]}}";
+    ts_tokenizer *tokenizer = NULL;
+    TEST_OK(t, ts_tokenizer_parse("x.json", json, strlen(json), &tokenizer));
+    expect(t, tokenizer, "a\n\n\nb", 0, IDS(0, 4, 1));
+    expect(t, tokenizer, "a \n b", 0, IDS(0, 5, 4, 1)); /* the first takes what is before it */
+    ts_tokenizer_close(tokenizer);
+}
+
 /* ---- vectors of the reference implementation ------------------------------------------------- */
 static void compare_ids(test *t, const ts_json *want, const ts_tokens *got, const char *text)
 {
