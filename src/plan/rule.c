@@ -226,10 +226,10 @@ static void add_monotone(tsi_rules *rules, const tsi_traits *traits)
 {
     for (int32_t i = 0; i < rules->input_count && i < 4; i++) {
         if (traits->mono[i] == TSI_MONO_NONE) continue;
-        bool up = traits->mono[i] == TSI_MONO_UP || traits->mono[i] == TSI_MONO_UP_FROM;
+        bool up = traits->mono[i] != TSI_MONO_DOWN;
         uint64_t only = UINT64_C(1) << i;
         add_partial(rules, only, TSI_P(TS_REDUCE_MIN), TSI_P(up ? TS_REDUCE_MIN : TS_REDUCE_MAX));
-        if (traits->mono[i] >= TSI_MONO_UP_FROM) continue;
+        if (traits->mono[i] == TSI_MONO_UP_FROM) continue;
         add_partial(rules, only, TSI_P(TS_REDUCE_MAX), TSI_P(up ? TS_REDUCE_MAX : TS_REDUCE_MIN));
     }
 }

@@ -95,16 +95,10 @@ enum {
     TSI_MULTIPLICATIVE = 1 << 3, /* f(xy) = f(x)f(y): prod passes when all inputs have it */
     TSI_SELECT = 1 << 4 /* moves or repeats elements: every kind passes, alike on all inputs */
 };
-/* Per input: is the operator monotone in it, for all values of the others? The last two are defined
- * from some value upwards only (log, rsqrt): terms of a minimum are never below it, so a minimum
- * passes, and terms of a maximum may be, so a maximum does not. */
-typedef enum tsi_mono {
-    TSI_MONO_NONE,
-    TSI_MONO_UP,
-    TSI_MONO_DOWN,
-    TSI_MONO_UP_FROM,
-    TSI_MONO_DOWN_FROM
-} tsi_mono;
+/* Per input: is the operator monotone in it, for all values of the others? The last is defined from
+ * some value upwards only (log, sqrt): terms of a minimum are never below it, so a minimum passes,
+ * and terms of a maximum may be, so a maximum does not. */
+typedef enum tsi_mono { TSI_MONO_NONE, TSI_MONO_UP, TSI_MONO_DOWN, TSI_MONO_UP_FROM } tsi_mono;
 typedef struct tsi_traits {
     uint32_t flow;      /* TSI_LINEAR_ALL ... */
     uint32_t linear_in; /* with LINEAR_EACH or AVG_WITH_R: bit i: input i may be the partial one; 0:

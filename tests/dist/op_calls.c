@@ -313,6 +313,20 @@ TS_TEST_RANKS(extremes_with_infinite_terms, 1, 2, 3)
     ts_mesh_release(mesh);
 }
 
+/* A minimum of -0, whose other terms are infinite: of it the function is the smallest. */
+TS_TEST_RANKS(a_pending_zero_has_its_sign, 1, 2, 3)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, "x=*");
+    ts_scope s = ts_scope_open(t->me, "zero");
+    ts_tensor *x = ts_full(-0.0, mesh, TS_DTYPE_F64, TS_SHAPE(4), "R");
+    ts_array view = TS_INIT(ts_array);
+    TEST_OK(t, test_view(ts_tensor_full(ts_rsqrt(ts_redistribute(x, "P(min)"))), &view));
+    for (int k = 0; view.data && k < 4; k++)
+        TEST_CHECK(t, ((const double *)view.data)[k] < -1e300);
+    TEST_OK(t, ts_scope_close(s));
+    ts_mesh_release(mesh);
+}
+
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 /* repair 5: layer_norm over all dims, everything cut but the gradient of its result. */

@@ -51,6 +51,7 @@ static const reason reasons[] = {
     { "ne_scalar", "the numbers tried seldom meet the one compared with; others would show it" },
     { "signbit", "zero has two signs, and an extreme of both may have either" },
     { "copysign", "zero has two signs, and an extreme of both may have either" },
+    { "rsqrt", "of -0 it is -infinite: it falls from 0 on alone, and zero has two signs" },
     { "bce", "targets are given, not computed from something pending" },
     { "bce_with_logits", "targets are given, not computed from something pending" },
     { "conv", "a bias that is pending is reduced by its owner, once a step" },

@@ -188,8 +188,8 @@ UNARY(relu, "max(x, 0)", FAMILY(tsi_real_relu, tsi_whole_relu, NULL, SAME), 0, U
       tsi_grad_relu);
 UNARY(round, "nearest integer, ties to even", FAMILY(tsi_real_round, tsi_whole_same, NULL, SAME), 0,
       UP, INPLACE, 0, tsi_grad_zero);
-UNARY(rsqrt, "1 / sqrt(x)", FAMILY(tsi_real_rsqrt, NULL, tsi_both_rsqrt, REAL), 0, DOWN_FROM,
-      INPLACE, OUT, tsi_grad_rsqrt);
+UNARY(rsqrt, "1 / sqrt(x)", FAMILY(tsi_real_rsqrt, NULL, tsi_both_rsqrt, REAL), 0, NONE, INPLACE,
+      OUT, tsi_grad_rsqrt); /* of -0 it is -infinite, below all others */
 UNARY(sigmoid, "1 / (1 + e^-x)", FAMILY(tsi_real_sigmoid, NULL, tsi_both_sigmoid, REAL), 0, UP,
       INPLACE, OUT, tsi_grad_sigmoid);
 UNARY(sign, "-1, 0 or 1", FAMILY(tsi_real_sign, tsi_whole_sign, NULL, SAME), TSI_MULTIPLICATIVE, UP,

@@ -331,17 +331,25 @@ static ts_status extreme_grad(const tsi_grad_io *io)
     return tsi_grad_give(io, ts_mul(hit, ts_div(dy, count)));
 }
 
+/* Is there such an element among the others of the same product? */
+static ts_tensor *among_others(ts_tensor *such, const tsi_dims *dims)
+{
+    ts_tensor *count = ts_sum(such, dims->value, dims->count, 1);
+    return ts_ne(ts_cast(such, TS_DTYPE_I64), count);
+}
+
 /* The product of the others. With one zero only that element has any, with more none; so zeros are
- * left out of the product and counted. */
+ * left out of the product and counted. So is what is not finite: times zero it is no number. */
 static ts_status prod_grad(const tsi_grad_io *io)
 {
     const tsi_dims *dims = &((const tsi_reduce_attributes *)io->attributes)->dims;
     ts_tensor *dy = tsi_grad_unreduce(io->out_grad[0], &io->in_meta[0], io->attributes);
     ts_tensor *zero = ts_logical_not(io->in[0]), *x = ts_masked_fill(io->in[0], zero, 1.0);
     ts_tensor *product = ts_prod(x, dims->value, dims->count, 1);
-    ts_tensor *zeros = ts_sum(zero, dims->value, dims->count, 1);
-    ts_tensor *none = ts_ne(ts_cast(zero, TS_DTYPE_I64), zeros); /* zeros among the others */
-    return tsi_grad_give(io, ts_masked_fill(ts_mul(dy, ts_div(product, x)), none, 0.0));
+    ts_tensor *none = among_others(zero, dims);
+    ts_tensor *wild = among_others(ts_logical_not(ts_isfinite(io->in[0])), dims);
+    ts_tensor *dx = ts_masked_fill(ts_mul(dy, ts_div(product, x)), none, 0.0);
+    return tsi_grad_give(io, ts_masked_fill(dx, ts_logical_and(none, wild), (double)NAN));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
