@@ -6,6 +6,7 @@
  * more cases of their own in backend_products.c and backend_attention.c. */
 #include "backend_util.h"
 #include "op/nn/attributes.h"
+#include "op/nn/update.h"
 #include "op/reduce/reduce.h"
 
 /* ---- every operator's sample, in several dtypes ---------------------------------------------- */
@@ -417,4 +418,47 @@ TS_TEST_RANKS(harsh_numbers, 1)
             }
     harsh = false;
     TEST_CHECK(t, n.fast == 2 * SPREADS * (int64_t)TSI_COUNT_OF(names));
+}
+
+/* ---- squares of a list ----------------------------------------------------------------------- */
+
+/* Items of no element, of some, of several chunks and of more chunks than one loop has. */
+static const int64_t square_counts[] = { 5, 0, 65536, 65537, 300, 1, 1200000, 0, 65536, 16777216 };
+enum { SQUARES = TSI_COUNT_OF(square_counts) };
+
+static void add_squares(test *t, float *x, double *sum)
+{
+    tsi_list_item item[SQUARES] = { 0 };
+    for (int64_t i = 0, at = 0; i < SQUARES; at += square_counts[i++]) {
+        item[i].count = square_counts[i];
+        item[i].part[TSI_SQUARES_OF] = (tsi_list_part){ x + at % 1000, TS_DTYPE_F32, 0 };
+        item[i].part[TSI_SQUARES_SUM] = (tsi_list_part){ &sum[i % 3], TS_DTYPE_F64, 0 };
+    }
+    tsi_list_io io = { .item = item, .count = SQUARES, .rank = t->me };
+    TEST_OK(t, tsi_list_run(&tsi_list_squares, io));
+}
+
+TS_TEST_RANKS(squares_of_lists, 1, 2)
+{
+    int64_t most = square_counts[SQUARES - 1] + 1000;
+    float *x = tsi_calloc((size_t)most, sizeof *x);
+    double want[3] = { 0 }, whole[3] = { 0 };
+    for (int64_t i = 0; i < most; i++)
+        x[i] = (float)random_real(t);
+    for (int64_t i = 0, at = 0; i < SQUARES; at += square_counts[i++])
+        for (int64_t k = 0; k < square_counts[i]; k++)
+            want[i % 3] += (double)x[at % 1000 + k] * (double)x[at % 1000 + k];
+    tsi_backend_cpu_add();
+    add_squares(t, x, whole);
+    for (int s = 0; s < 3; s++)
+        TEST_SAY(t, fabs(whole[s] - want[s]) <= 1e-7 * want[s], "sum %d: %.9g, not %.9g", s,
+                 whole[s], want[s]);
+    for (int32_t threads = 1; threads <= 3; threads++) {
+        double again[3] = { 0 };
+        tsi_parallel_limit(t->me, threads);
+        add_squares(t, x, again);
+        TEST_SAY(t, memcmp(again, whole, sizeof whole) == 0, "other bits with %d threads", threads);
+    }
+    tsi_parallel_limit(t->me, 0);
+    tsi_free(x);
 }

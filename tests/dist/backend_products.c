@@ -52,6 +52,7 @@ TS_TEST_RANKS(products_agree_with_loops, 1, 2)
         { "k,k->", { { 1, 0, { 1000 } }, { 1, 0, { 1000 } }, { 0, 0, { 0 } } } },
         { "mk,k->m", { { 2, 0, { 70, 50 } }, { 1, 0, { 50 } }, { 1, 0, { 70 } } } },
         { "mk,kn->mn", { { 2, 0, { 5, 0 } }, { 2, 0, { 0, 3 } }, { 2, 0, { 5, 3 } } } },
+        { "km,kn->nm", { { 2, 0, { 0, 90 } }, { 2, 0, { 0, 70 } }, { 2, 0, { 70, 90 } } } },
     };
     static const ts_dtype dtypes[] = { TS_DTYPE_F32, TS_DTYPE_F64,  TS_DTYPE_BF16, TS_DTYPE_F16,
                                        TS_DTYPE_C64, TS_DTYPE_C128, TS_DTYPE_I64,  TS_DTYPE_I32 };

@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "backend/cpu/data.h"
 #include "backend/cpu/matrix/contract.h"
 #include "backend/cpu/matrix/gemm.h"
 #include "base/compiler.h"
@@ -397,14 +398,21 @@ static ts_status by_loops(const tsi_contraction *x, bool accumulate)
     return tsi_dry(tsi_rank_current()) ? TS_OK : tsi_contract_reference(x, accumulate);
 }
 
+/* Sums of nothing, as a rank without rows has them for each weight. */
+static ts_status sums_of_nothing(const tsi_contraction *x, bool accumulate)
+{
+    tsi_kernel_io io = { .rank = tsi_rank_current(), .device = tsi_device_host() };
+    return accumulate || tsi_dry(io.rank) ? TS_OK : tsi_zero_all(&io, &x->c);
+}
+
 ts_status tsi_cpu_contract(const tsi_contraction *x, bool accumulate)
 {
     product p = { .block = { x->a, x->b, x->c },
                   .compute = compute_of(x),
                   .rank = tsi_rank_current(),
                   .accumulate = accumulate };
-    if (p.compute == TS_DTYPE_NONE || x->b.dtype == TS_DTYPE_NONE || is_empty(x) ||
-        !classify(x, &p))
+    if (is_empty(x)) return sums_of_nothing(x, accumulate);
+    if (p.compute == TS_DTYPE_NONE || x->b.dtype == TS_DTYPE_NONE || !classify(x, &p))
         return by_loops(x, accumulate);
     tsi_letters_merge(&p.kind[M], C);
     tsi_letters_merge(&p.kind[N], C);

@@ -10,7 +10,7 @@
 #include "base/compiler.h"
 #include "device/cpu.h"
 
-enum { PIECE = 16384, TILE = 512, CHUNK = 65536, PARTIALS = 64 };
+enum { PIECE = 16384, TILE = 512, CHUNK = 65536, CHUNKS = 256 };
 
 typedef struct list {
     const tsi_list_io *io;
@@ -194,65 +194,77 @@ ts_status tsi_cpu_list_sgd(const tsi_list_io *io)
 
 /* ---- squares --------------------------------------------------------------------------------- */
 
-typedef struct squares {
-    const tsi_row_set *set;
-    const char *data;
-    double *partial;
-    ts_dtype dtype;
-    int32_t reserved;
-    int64_t count;
-} squares;
+typedef struct chunk { /* of an item; its sum is the same whoever computes it */
+    const tsi_list_item *item;
+    int64_t first, count;
+    double sum;
+} chunk;
 
-static double squares_of(const squares *s, int64_t first, int64_t count)
+static double squares_of(const chunk *c)
 {
-    size_t size = ts_dtype_size(s->dtype);
-    const char *from = s->data + (size_t)first * size;
-    if (s->dtype == TS_DTYPE_F32)
-        return s->set->squares_wide((const float *)(const void *)from, count);
-    if (s->dtype == TS_DTYPE_F64)
-        return s->set->fold_f64[TSI_BY_SQUARES]((const double *)(const void *)from, count);
+    const tsi_row_set *set = tsi_rows();
+    const tsi_list_part *x = &c->item->part[TSI_SQUARES_OF];
+    size_t size = ts_dtype_size(x->dtype);
+    const char *from = part_at(x, c->first);
+    if (x->dtype == TS_DTYPE_F32)
+        return set->squares_wide((const float *)(const void *)from, c->count);
+    if (x->dtype == TS_DTYPE_F64)
+        return set->fold_f64[TSI_BY_SQUARES]((const double *)(const void *)from, c->count);
     double total = 0;
     float tile[TILE];
-    for (int64_t at = 0; at < count; at += TILE) {
-        int64_t n = count - at < TILE ? count - at : TILE;
-        tsi_gather(TS_DTYPE_F32, tile, s->dtype, from + (size_t)at * size, (int64_t)size, n);
-        total += s->set->squares_wide(tile, n);
+    for (int64_t at = 0; at < c->count; at += TILE) {
+        int64_t n = c->count - at < TILE ? c->count - at : TILE;
+        tsi_gather(TS_DTYPE_F32, tile, x->dtype, from + (size_t)at * size, (int64_t)size, n);
+        total += set->squares_wide(tile, n);
     }
     return total;
 }
 
-static void run_squares(void *context, int64_t begin, int64_t end, int32_t worker)
+static void run_chunks(void *context, int64_t begin, int64_t end, int32_t worker)
 {
     (void)worker;
-    const squares *s = context;
-    for (int64_t c = begin; c < end; c++) {
-        int64_t first = c * CHUNK, left = s->count - first;
-        s->partial[c] = squares_of(s, first, left < CHUNK ? left : CHUNK);
-    }
+    chunk *c = context;
+    for (int64_t i = begin; i < end; i++)
+        c[i].sum = squares_of(&c[i]);
 }
 
-static double squares_of_item(ts_rank *rank, const tsi_list_part *x, int64_t count)
+typedef struct chunks { /* of a list, some of them at a time */
+    const tsi_list_io *io;
+    int64_t item, first; /* where the next one begins */
+    int64_t count, elements;
+    chunk some[CHUNKS];
+} chunks;
+
+static bool chunks_next(chunks *c)
 {
-    double few[PARTIALS], total = 0;
-    squares s = { tsi_rows(), x->data, few, x->dtype, 0, count };
-    if (count <= CHUNK) return squares_of(&s, 0, count);
-    for (int64_t done = 0; done < count; done += (int64_t)PARTIALS * CHUNK) {
-        s.data = part_at(x, done);
-        s.count =
-            count - done < (int64_t)PARTIALS * CHUNK ? count - done : (int64_t)PARTIALS * CHUNK;
-        int64_t chunks = (s.count - 1) / CHUNK + 1;
-        tsi_parallel_for(rank, chunks, 1, run_squares, &s);
-        for (int64_t c = 0; c < chunks; c++)
-            total += few[c];
+    c->count = c->elements = 0;
+    while (c->item < c->io->count && c->count < CHUNKS) {
+        const tsi_list_item *item = &c->io->item[c->item];
+        int64_t left = item->count - c->first, count = left < CHUNK ? left : CHUNK;
+        if (count > 0) c->some[c->count++] = (chunk){ item, c->first, count, 0 };
+        c->elements += count;
+        c->first = count < left ? c->first + count : 0;
+        c->item += count == left;
     }
-    return total;
+    return c->count > 0;
 }
 
+/* Chunks of an item are added up first, in their order. */
 ts_status tsi_cpu_list_squares(const tsi_list_io *io)
 {
-    for (int64_t i = 0; i < io->count; i++) {
-        double *sum = io->item[i].part[TSI_SQUARES_SUM].data;
-        *sum += squares_of_item(io->rank, &io->item[i].part[TSI_SQUARES_OF], io->item[i].count);
+    chunks c = { .io = io };
+    double total = 0; /* of the item so far */
+    while (chunks_next(&c)) {
+        int64_t grain = c.elements > CHUNK ? 1 : c.count;
+        tsi_parallel_for(io->rank, c.count, grain, run_chunks, c.some);
+        for (int64_t i = 0; i < c.count; i++) {
+            const chunk *at = &c.some[i];
+            total += at->sum;
+            if (at->first + at->count < at->item->count) continue;
+            double *sum = at->item->part[TSI_SQUARES_SUM].data;
+            *sum += total;
+            total = 0;
+        }
     }
     return TS_OK;
 }
