@@ -83,9 +83,12 @@ ts_tensor *tsi_model_stages_logits(ts_model *model, ts_tensor *ids);
 void tsi_model_stages_destroy(tsi_model_stages *stages); /* accepts NULL */
 void tsi_model_routers_release(ts_model *model);
 void tsi_model_routers_clear(ts_model *model); /* what they counted since the last step */
-typedef struct tsi_router_counts {             /* since the last step */
-    struct ts_tensor *load;    /* variable [E]: choices; or NULL: nothing was counted */
-    struct ts_tensor *numbers; /* variable [4]: losses times tokens; choices dropped */
+/* ts_model_router_step, but biases move by `times` as much: a f64 number on every rank, which the
+ * host may not know; NULL: 1. */
+ts_status tsi_model_router_step(ts_model *model, ts_tensor *times);
+typedef struct tsi_router_counts { /* since the last step */
+    struct ts_tensor *load;        /* variable [E]: choices; or NULL: nothing was counted */
+    struct ts_tensor *numbers;     /* variable [4]: losses times tokens; choices dropped */
     int64_t tokens;
 } tsi_router_counts;
 

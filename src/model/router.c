@@ -305,9 +305,9 @@ ts_status ts_model_router_read(ts_model *m, int64_t index, ts_router_report *out
     return status;
 }
 
-/* b += rate (d - mean d), d = sign(mean load - load); where it lies: a step that runs again reads
- * it there. */
-static ts_status move_bias(tsi_router *r, double rate)
+/* b += rate (d - mean d) times, d = sign(mean load - load); where it lies: a step that runs again
+ * reads it there. */
+static ts_status move_bias(tsi_router *r, double rate, ts_tensor *times)
 {
     const ts_model *m = r->model;
     ts_scope_options options = TS_INIT(ts_scope_options);
@@ -317,6 +317,7 @@ static ts_status move_bias(tsi_router *r, double rate)
     ts_tensor *load = ts_tensor_full(r->counted.load);
     ts_tensor *d = ts_sign(ts_sub(ts_mean(load, NULL, 0, 0), load));
     d = ts_mul_scalar(ts_sub(d, ts_mean(d, NULL, 0, 0)), rate);
+    if (times) d = ts_mul(d, times);
     d = ts_redistribute_to(ts_cast(d, ts_tensor_dtype(r->bias)),
                            ts_layout_sharding(ts_tensor_layout(r->bias)));
     ts_status status = d ? ts_foreach_add((ts_list){ &r->bias, 1 }, (ts_list){ &d, 1 }, 1.0, NULL)
@@ -325,20 +326,25 @@ static ts_status move_bias(tsi_router *r, double rate)
     return status;
 }
 
-static ts_status move(tsi_router *r)
+static ts_status move(tsi_router *r, ts_tensor *times)
 {
     double rate = r->model->router_options.bias_rate;
-    return rate != 0 && r->bias && r->counted.load ? move_bias(r, rate) : TS_OK;
+    return rate != 0 && r->bias && r->counted.load ? move_bias(r, rate, times) : TS_OK;
+}
+
+ts_status tsi_model_router_step(ts_model *m, ts_tensor *times)
+{
+    for (int64_t i = 0; i < m->router_count; i++) {
+        TSI_TRY(move(m->router[i], times));
+        clear(&m->router[i]->counted); /* a step that failed here moves none twice */
+    }
+    return TS_OK;
 }
 
 ts_status ts_model_router_step(ts_model *m)
 {
     TSI_TRY(enter(m, "model_router_step"));
-    for (int64_t i = 0; i < m->router_count; i++) {
-        TSI_TRY(move(m->router[i]));
-        clear(&m->router[i]->counted); /* a step that failed here moves none twice */
-    }
-    return TS_OK;
+    return tsi_model_router_step(m, NULL);
 }
 
 ts_status ts_model_router_factor(ts_model *m, double factor)

@@ -354,6 +354,12 @@ ts_status tsi_control_read(tsi_control *c, int64_t number, double *out)
                     (long long)number);
 }
 
+tsi_array *tsi_control_taken(const tsi_control *c)
+{
+    ts_shape one = TS_SHAPE_SCALAR;
+    return tsi_array_view(c->array, TS_DTYPE_F64, &one, NULL, TSI_CONTROL_GO);
+}
+
 ts_status tsi_control_resume(tsi_control *c, int64_t steps)
 {
     double taken = (double)steps;

@@ -42,6 +42,9 @@ int64_t tsi_control_count(const tsi_control *control); /* steps that were begun 
 /* Waits for the numbers of step `number`, which counts from 1; the last TSI_CONTROL_KEPT are there.
  * `out` has TSI_CONTROL_COUNT. */
 ts_status tsi_control_read(tsi_control *control, int64_t number, double *out);
+/* Where 1 is once the update of the step that was decided on runs, and 0 if it does not: f64, on
+ * the device, until the next step begins. A view; NULL: recorded. */
+tsi_array *tsi_control_taken(const tsi_control *control);
 /* Updates that ran so far, as a state that was loaded says. */
 ts_status tsi_control_resume(tsi_control *control, int64_t steps);
 

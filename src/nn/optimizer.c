@@ -500,6 +500,16 @@ ts_status ts_optimizer_outcome(ts_optimizer *o, int64_t step, ts_step_outcome *o
     return TS_OK;
 }
 
+ts_tensor *tsi_optimizer_taken(const ts_optimizer *o, ts_mesh *mesh)
+{
+    TSI_ASSERT(o->control);
+    const ts_layout *layout = tsi_tensor_layout_of(mesh, NULL, TS_SHAPE_SCALAR);
+    tsi_array *taken = layout ? tsi_control_taken(o->control) : NULL;
+    ts_tensor *t = taken ? tsi_tensor_make(mesh, layout, TS_DTYPE_F64, taken, NULL) : NULL;
+    ts_layout_release(layout);
+    return t;
+}
+
 ts_status ts_optimizer_zero(ts_optimizer *o)
 {
     if (!o) return TS_ERR_NULL;

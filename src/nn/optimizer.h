@@ -56,6 +56,9 @@ struct ts_optimizer {
 
 /* Can the numbers be meant? */
 ts_status tsi_optimizer_check(const ts_optimizer *o);
+/* Of the last ts_optimizer_step_with: 1 if its update runs, else 0, on every rank of a mesh, as a
+ * f64 number of the innermost scope that the host need not wait for. NULL: recorded. */
+ts_tensor *tsi_optimizer_taken(const ts_optimizer *o, ts_mesh *mesh);
 /* An array of state as a tensor of the innermost scope; NULL: recorded. */
 ts_tensor *tsi_trained_tensor(const tsi_trained *s, tsi_array *state);
 

@@ -5,12 +5,16 @@
  *   {"step": 3, "layers": [{"layer": 1, "load": [12, 20, ..], "entropy": 2.01, "dropped": 0, ..}]}
  *
  * On a device that runs behind the host nothing is read, since that would wait for it; biases move
- * there all the same. */
+ * there all the same.
+ *
+ * INV: biases move with the update: not in a step that is left out or ends the run, which the
+ * device knows before the host does. */
 #include <math.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "nn/optimizer.h"
 #include "train/run.h"
 
 static void real(tsi_text *text, const char *name, double value)
@@ -66,11 +70,13 @@ static ts_status read_all(tsi_run *run, ts_train_step *s)
     return status;
 }
 
-ts_status tsi_run_routers(tsi_run *run, ts_train_step *step, bool updated)
+ts_status tsi_run_routers(tsi_run *run, ts_train_step *step)
 {
     if (ts_model_router_count(run->model) == 0) return TS_OK;
     TSI_TRY(read_all(run, step));
-    if (updated) return ts_model_router_step(run->model);
-    tsi_model_routers_clear(run->model);
-    return TS_OK;
+    ts_scope scope = ts_scope_open(run->me, NULL);
+    ts_tensor *taken = tsi_optimizer_taken(run->optimizer, run->model->mesh);
+    ts_status status = taken ? tsi_model_router_step(run->model, taken) : ts_rank_status(run->me);
+    ts_scope_close(scope);
+    return status;
 }

@@ -373,8 +373,8 @@ ts_status tsi_run_forward_backward(tsi_run *run, int64_t step, int64_t part, ts_
                                    int64_t *mark);
 
 /* ---- routers of experts: OUTPUT/experts.jsonl */
-/* Behind the update: reads, logs and tells what routers did; moves biases if it was made. [coll] */
-ts_status tsi_run_routers(tsi_run *run, ts_train_step *step, bool updated);
+/* Behind the update: reads, logs and tells what routers did; moves biases if it runs. [coll] */
+ts_status tsi_run_routers(tsi_run *run, ts_train_step *step);
 
 /* ---- traces of chosen steps: OUTPUT/trace.json */
 ts_status tsi_trace_parse(const char *text, int64_t *first, int64_t *last); /* "10-12"; "": none */

@@ -231,6 +231,8 @@ static ts_status set_values(tsi_run *run, double loss)
     TSI_TRY(ts_state_set(run->state, "run", text));
     snprintf(text, sizeof text, "%lld", (long long)run->scale.good);
     TSI_TRY(ts_state_set(run->state, "scale.good", text));
+    snprintf(text, sizeof text, "%lld", (long long)run->skipped);
+    TSI_TRY(ts_state_set(run->state, "scale.skipped", text));
     TSI_TRY(set_real(run->state, "scale", run->scale.value));
     TSI_TRY(set_real(run->state, "scale.set", run->config->train.loss_scale));
     TSI_TRY(set_held_out(run));
@@ -253,6 +255,7 @@ static void take_scale(tsi_run *run)
     if (!is || changed || run->scale.every == 0) return;
     run->scale.value = strtod(is, NULL);
     run->scale.good = strtoll(value(run, "scale.good", "0"), NULL, 10);
+    run->skipped = strtoll(value(run, "scale.skipped", "0"), NULL, 10);
 }
 
 /* What was loaded beside the tensors. */

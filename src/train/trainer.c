@@ -121,17 +121,6 @@ static ts_status skip_step(tsi_run *run, int64_t step, const ts_train_step *s)
                           (long long)(step + 1 - run->skipped));
 }
 
-/* Biases of routers move with the update: where a step may be left out, they wait for what became
- * of it. */
-static ts_status was_taken(tsi_run *run, bool *taken)
-{
-    ts_step_outcome is = TS_INIT(ts_step_outcome);
-    if (run->model->router_options.bias_rate == 0) return TS_OK;
-    TSI_TRY(ts_optimizer_outcome(run->optimizer, ts_optimizer_begun(run->optimizer), &is));
-    *taken = isfinite(is.loss) && isfinite(is.norm);
-    return TS_OK;
-}
-
 /* Everything of a step goes into the queue. */
 static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64_t *mark)
 {
@@ -143,7 +132,7 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
     TSI_TRY(tsi_again_take(run, step, out->rate, &done));
     if (done) {
         lap(run, TSI_PHASE_UPDATE, mark);
-        return tsi_run_routers(run, out, true);
+        return tsi_run_routers(run, out);
     }
     ts_tensor *loss = ts_variable(run->me);
     ts_status status = loss ? TS_OK : ts_rank_status(run->me);
@@ -159,9 +148,7 @@ static ts_status take_step(tsi_run *run, int64_t step, ts_train_step *out, int64
                        .loss = loss, .skips = run->scale.every > 0,
                        .stages = tsi_stages_group(run->stages), .shared = run->model->tied_copy));
     ts_tensor_release(loss);
-    bool taken = true;
-    if (status == TS_OK && run->scale.every > 0) status = was_taken(run, &taken);
-    if (status == TS_OK) status = tsi_run_routers(run, out, taken);
+    if (status == TS_OK) status = tsi_run_routers(run, out);
     lap(run, TSI_PHASE_UPDATE, mark);
     return status;
 }

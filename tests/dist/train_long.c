@@ -79,6 +79,23 @@ TS_TEST(half_precision_resumes)
     stop_and_go_on(t, half, 1, 40, 17);
 }
 
+/* Steps that are left out are counted over stops: that of a run is no way around its end. */
+TS_TEST(left_out_over_stops)
+{
+    static const char more[] = "[model]\ncompute = f16\n[train]\nloss_scale = 1e30\n"
+                               "loss_scale_every = 4\nskips_max = 5\nstop_after = %d\n";
+    folder f = make_folder(t);
+    for (int stop = 2; stop <= 6; stop += 2) {
+        char text[256];
+        outcome o = { 0 };
+        snprintf(text, sizeof text, more, stop);
+        ts_status status = train(t, &f, "a", text, 1, &o);
+        TEST_EQ(t, status, stop < 6 ? TS_OK : TS_ERR_STATE);
+        if (stop == 6) TEST_SAYS(t, o.error, "step 5: the 5 steps up to here were left out");
+    }
+    remove_folder(&f);
+}
+
 /* What a run that goes on is told counts: a fixed scale always, one that is found where it is
  * another than the run was told before. */
 TS_TEST(another_scale_takes_effect)
