@@ -184,6 +184,7 @@ ts_status ts_tensor_grad_clear(ts_tensor *leaf)
     if (leaf && leaf->ended) return tsi_tensor_refuse(leaf, "grad_clear: the leaf");
     tsi_leaf *body = tsi_leaf_of(leaf);
     if (body) TSI_TRY(tsi_leaf_at_border(body, false));
+    if (body) body->cleared++;
     if (!body || (!body->grad && !body->reduced)) return leaf ? ts_rank_status(leaf->rank) : TS_OK;
     TSI_TRY(tsi_rank_enter(leaf->rank));
     forget(body);

@@ -49,6 +49,7 @@ typedef struct tsi_leaf { /* what has a gradient of its own; counted by tensors 
     int32_t settled;  /* the gradient has the leaf's layout */
     int32_t is_inner; /* the input of a function that runs again: its gradient goes on outside */
     uint32_t terms;   /* how many came, ever: whether some did meanwhile */
+    uint32_t cleared; /* how often the gradient was to be forgotten, where there was none, too */
     tsi_grad_hook *hooks;
     ts_tensor *self; /* weak: the handle hooks get */
     /* Somebody else settles it, with others: told when it is complete; or NULL. What earlier

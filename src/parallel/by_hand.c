@@ -100,17 +100,14 @@ static ts_status set_unit(tsi_unit *u, ts_fsdp_switch what, int32_t value)
 {
     switch (what) {
     case TS_FSDP_ALL_REDUCE:
-        u->all_reduce = value != 0;
-        return TS_OK;
+        return tsi_unit_set(u, what, value != 0);
     case TS_FSDP_RESHARD_FORWARD:
         if (value > 0)
             return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: groups of ranks are said when it is made",
                             u->name);
-        u->options.reshard = value;
-        return TS_OK;
+        return tsi_unit_set(u, what, value);
     case TS_FSDP_RESHARD_BACKWARD:
-        u->reshard_backward = value != 0;
-        return TS_OK;
+        return tsi_unit_set(u, what, value != 0);
     case TS_FSDP_TIMES:
         TSI_TRY(tsi_units_find(u));
         tsi_watch_set(u->all, value != 0);

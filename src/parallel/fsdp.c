@@ -32,6 +32,7 @@ static bool in_backward(ts_rank *rank)
 static TSI_STEP_PATH ts_status enter(tsi_unit *u, tsi_unit_phase phase)
 {
     TSI_TRY(tsi_units_find(u));
+    TSI_TRY(tsi_unit_at_border(u));
     if (phase == TSI_UNIT_FORWARD) TSI_TRY(tsi_unit_watch(u));
     bool ahead = u->state == TSI_UNIT_COMING;
     bool reads = tsi_unit_reads(u, phase);

@@ -277,6 +277,7 @@ static ts_status reduce(tsi_unit *u)
 TSI_STEP_PATH ts_status tsi_unit_reduce(tsi_unit *u)
 {
     if (u->ready_count == 0) return TS_OK;
+    TSI_TRY(tsi_unit_at_border(u));
     if (u->all) TSI_TRY(tsi_units_settle(u->all));
     TSI_TRY(reduce(u));
     if (!u->all) return TS_OK;

@@ -8,7 +8,7 @@
  * So a gather copies nothing. After a write it is a fence: from there on all slices are as their
  * owners left them. One fence serves all units of a tree that were written before it, and where
  * nothing was written there is none. What is no run of the whole (another dim than the first)
- * travels as everywhere else.
+ * travels as everywhere else, and so does what several ranks have the same shard of.
  *
  * INV: a slice is written only when every peer let go of the unit as often as this rank gathered
  * it: whoever writes asks (tsi_storage.ask). On a device that is so in the order of queues: the
@@ -54,7 +54,8 @@ static int64_t place_of(const ts_layout *cut, const ts_layout *whole, const int6
         int64_t total = a.dim[d].total;
         int64_t begin = tsi_span_list_before(&b.dim[d], tsi_span_list_at(&a.dim[d], 0));
         int64_t end = tsi_span_list_before(&b.dim[d], tsi_span_list_at(&a.dim[d], total - 1)) + 1;
-        run = end - begin == total && (full || total == 1);
+        bool within = tsi_span_list_intersect_count(&a.dim[d], &b.dim[d]) == total;
+        run = within && end - begin == total && (full || total == 1);
         full = full && total == b.dim[d].total;
         offset += begin * inner;
         inner *= b.dim[d].total;
@@ -84,6 +85,17 @@ static bool is_run(const tsi_unit *u, const ts_layout *cut, const ts_layout *who
     return true;
 }
 
+/* Do several ranks of the storage have the same shard, since the plan cuts the parameter by some of
+ * the unit's axes alone? In one slice each of them would update it. */
+static bool has_copies(const tsi_unit *u, const ts_sharding *cut)
+{
+    for (int32_t k = 0; k < cut->ndim; k++) {
+        bool shares = u->axes_cut >> k & 1 && cut->mesh->size[k] > 1;
+        if (shares && !tsi_placement_cuts(&cut->place[k])) return true;
+    }
+    return false;
+}
+
 static int32_t source_dtype(const tsi_unit_param *p)
 {
     return p->mirrors ? p->mirrors : p->param->dtype;
@@ -94,7 +106,7 @@ static ts_status place_param(const tsi_unit *u, tsi_unit_param *p, size_t *bytes
 {
     enum { ALIGNMENT = 64 };
     p->room_at = -1;
-    if (p->cut == p->whole) return TS_OK;
+    if (p->cut == p->whole || has_copies(u, p->cut)) return TS_OK;
     const ts_layout *cut = tsi_layout_intern(p->cut, &p->param->shape);
     const ts_layout *whole = cut ? tsi_layout_intern(p->whole, &p->param->shape) : NULL;
     if (whole && is_run(u, cut, whole)) {

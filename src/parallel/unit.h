@@ -11,6 +11,7 @@
  *   used.c      gradients where ranks use different parameters
  *   order.c     in which order units come, and what is gathered ahead
  *   order_step.c that order as a value: printed, proved, simulated
+ *   border.c    switches at the border of a recorded step
  *   casts.c     dtypes of what goes into a unit's modules and comes out
  *   watch.c     what all this costs the host
  *
@@ -52,7 +53,7 @@ typedef struct tsi_unit_param {
     tsi_param *param;
     struct tsi_unit *unit;
     int32_t dtype;             /* of `array` as the handle shows it */
-    uint32_t terms;            /* of the leaf, when the last backward ended (used.c) */
+    uint32_t terms, cleared;   /* of the leaf, when the last backward ended (used.c) */
     const ts_sharding *cut;    /* retained: the shard's */
     const ts_sharding *whole;  /* retained: not cut by the unit's axes; == cut: nothing to gather */
     const ts_sharding *kept;   /* retained, or NULL: the shard over groups of neighbours */
@@ -66,6 +67,8 @@ typedef struct tsi_unit_param {
 } tsi_unit_param;
 
 typedef struct tsi_shared tsi_shared;
+
+typedef struct tsi_unit_border tsi_unit_border;
 
 typedef struct tsi_unit_ahead { /* of ts_fsdp_prefetch */
     struct tsi_unit **unit;
@@ -116,7 +119,9 @@ typedef struct tsi_unit {
     int32_t fenced_late; /* nobody did, and `fenced` of its parameters does not say so yet */
     uint64_t fenced_in;  /* number of the step under record that has a fence for it */
     uint64_t begun_in;   /* and of that in which its latest gather began; 0: in none */
-    ts_tensor **list;    /* room for two of its parameters, and where they go: of one call */
+    uint64_t kept_in;    /* and of the one at whose border its switches are noted (border.c) */
+    tsi_unit_border *border; /* borrowed, while that is recorded */
+    ts_tensor **list;        /* room for two of its parameters, and where they go: of one call */
     const ts_sharding **list_to;
     const ts_layout **layouts;
     tsi_leaf **leaves;
@@ -264,6 +269,12 @@ static inline bool tsi_unit_reads(const tsi_unit *u, int32_t phase)
 {
     return phase != TSI_UNIT_BACKWARD || !u->spares_backward;
 }
+
+/* ---- border.c */
+/* Before the unit does anything in a step that may be recorded: what it goes by is noted. */
+ts_status tsi_unit_at_border(tsi_unit *u);
+/* One of its switches but TS_FSDP_TIMES gets a value that was checked. */
+ts_status tsi_unit_set(tsi_unit *u, ts_fsdp_switch what, int32_t value);
 
 /* ---- casts.c */
 ts_status tsi_unit_check_casts(const tsi_unit *u);

@@ -14,7 +14,7 @@
  * Nothing moves for it, so that who did not use the parameter need not know. But it was made in a
  * backward, where all ranks along its axis must have made it: so each rank notes in which backwards
  * since the last agreement, lazy ones too, it used a parameter, and a sum of which that differs is
- * refused.
+ * refused. Where gradients are cleared the notes begin anew: of what was before nothing is left.
  *
  * INV: after tsi_unit_agree every rank has the same gradients ready, in the same layout. */
 #include <string.h>
@@ -290,9 +290,11 @@ void tsi_unit_note_use(tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         const tsi_leaf *leaf = tsi_leaf_of(p->value);
-        uint32_t terms = leaf ? leaf->terms : 0;
+        uint32_t terms = leaf ? leaf->terms : 0, cleared = leaf ? leaf->cleared : 0;
+        if (cleared != p->cleared) p->history = 0;
         p->history = (p->history + 1 + (terms != p->terms)) * odd;
         p->terms = terms;
+        p->cleared = cleared;
     }
 }
 
@@ -301,6 +303,7 @@ void tsi_unit_forget_use(tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         const tsi_leaf *leaf = tsi_leaf_of(u->param[i].value);
         u->param[i].terms = leaf ? leaf->terms : 0;
+        u->param[i].cleared = leaf ? leaf->cleared : 0;
         u->param[i].history = 0;
     }
 }

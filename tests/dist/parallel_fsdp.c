@@ -698,6 +698,42 @@ TS_TEST_RANKS(fsdp_19_cuts_of_one_dim, 4, 6)
     net_end(&plain);
 }
 
+/* A plan that cuts by one of a unit's axes leaves copies along the other: each is updated once. */
+TS_TEST_RANKS(fsdp_19_cut_by_one_axis_of_two, 4, 6)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count == 4 ? "fsdp=2, cp=2" : "cp=3, fsdp=2");
+    net units = net_of(2, 9, 4), plain = units;
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, ts_module_plan(units.root, "blocks.0.weight: cp:S(0)\nblocks.0.bias: cp:S(0)\n"
+                                          "blocks.1.weight: fsdp:S(0)"));
+    ts_fsdp_options options = plain_options;
+    TEST_OK(t, net_begin(&units, &options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    ts_tensor *w = ts_module_find_param(units.root, "blocks.0.weight");
+    TEST_EQ(t, ts_layout_replicas(ts_tensor_layout(w)), 2);
+    net_train_both(t, &units, &plain, 3, 1e-12);
+    net_end(&units);
+    net_end(&plain);
+}
+
+/* Nor need a plan's cuts lie within the whole that operators of a rank see. */
+TS_TEST_RANKS(fsdp_19_cut_across_the_whole, 4, 8)
+{
+    ts_mesh *mesh = ts_mesh_create(t->me, t->count == 4 ? "fsdp=2, tp=2" : "fsdp=2, cp=2, tp=2");
+    net units = net_of(2, 5, 4), plain = units;
+    net_declare(&units, mesh, false);
+    net_declare(&plain, mesh, false);
+    TEST_OK(t, ts_module_plan(units.root, "blocks.0.weight: fsdp:S(0) cp?:S(0) tp:S(0)\n"
+                                          "blocks.1.bias: fsdp:S(0) cp?:S(0) tp:S(0)"));
+    ts_fsdp_options options = plain_options;
+    TEST_OK(t, net_begin(&units, &options));
+    TEST_OK(t, net_begin(&plain, NULL));
+    net_train_both(t, &units, &plain, 3, 1e-12);
+    net_end(&units);
+    net_end(&plain);
+}
+
 /* ---- by hand --------------------------------------------------------------------------------- */
 
 /* A change of the whole is a change of the shards. */

@@ -134,10 +134,13 @@ static ts_status norm_backward(test *t, ts_mesh *mesh, ts_dtype dtype, ts_module
     return status;
 }
 
-/* Two backwards, the first of them lazy, or one (first: -1), in which ranks use the norm of an
- * index. */
-static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t first, int64_t index,
-                             double *sum)
+typedef struct either_calls { /* which norm is used in a lazy backward (-1: there is none), and in
+                                 the one behind it */
+    int64_t first, index;
+    int32_t clears; /* 1: gradients are cleared between */
+} either_calls;
+
+static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, either_calls of, double *sum)
 {
     static const ts_module_desc desc = { .struct_size = sizeof(ts_module_desc),
                                          .type = "either",
@@ -146,7 +149,7 @@ static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t fir
                                          .forward = norm_either_forward };
     ts_param_options ones = { .struct_size = sizeof ones, .init = ts_init_ones, .dtype = dtype };
     ts_fsdp_options options = plain_options;
-    either_state s = { .index = first };
+    either_state s = { .index = of.first };
     options.unused = 1;
     ts_module *m = ts_module_create(mesh, &desc, &s);
     s.a = ts_module_param(m, "a", TS_SHAPE(5), &ones);
@@ -154,8 +157,11 @@ static ts_status norm_either(test *t, ts_mesh *mesh, ts_dtype dtype, int64_t fir
     s.c = ts_module_param(m, "c", TS_SHAPE(5), &ones);
     TEST_OK(t, ts_fsdp(m, &options));
     TEST_OK(t, ts_module_materialize(m));
-    if (first >= 0) TEST_OK(t, norm_backward(t, mesh, dtype, m, 1));
-    s.index = index;
+    if (of.first >= 0) TEST_OK(t, norm_backward(t, mesh, dtype, m, 1));
+    ts_tensor *const all[] = { s.a, s.b, s.c };
+    for (int i = 0; of.clears && i < 3; i++)
+        TEST_OK(t, ts_tensor_grad_clear(all[i]));
+    s.index = of.index;
     ts_status status = norm_backward(t, mesh, dtype, m, 0);
     ts_scope scope = ts_scope_open(t->me, NULL);
     if (status == TS_OK) {
@@ -175,13 +181,13 @@ TS_TEST_RANKS(fsdp_06_sums_of_two_parameters_are_not_mixed, 2, 3, 4)
 {
     ts_mesh *mesh = units_mesh(t);
     double n = (double)t->count, sum[2] = { 0 };
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, -1, t->index, sum));
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, (either_calls){ -1, t->index, 0 }, sum));
     TEST_SAY(t, fabs(sum[0] - 10 * floor((n + 1) / 2)) < 1e-4, "f32: a %g", sum[0]);
     TEST_SAY(t, fabs(sum[1] - 10 * floor(n / 2)) < 1e-4, "f32: b %g", sum[1]);
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, -1, 0, sum));
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, (either_calls){ -1, 0, 0 }, sum));
     TEST_SAY(t, sum[0] == 10 * n, "bf16: a %g", sum[0]);
     if (strcmp(t->engine, "threads") != 0) return; /* a process that fails takes others along */
-    ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, -1, t->index, sum);
+    ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, (either_calls){ -1, t->index, 0 }, sum);
     TEST_EQ(t, status, TS_ERR_STATE);
     if (status != TS_OK)
         TEST_SAYS(t, ts_rank_error(t->me)->text,
@@ -195,20 +201,22 @@ TS_TEST_RANKS(fsdp_06_nor_are_those_of_lazy_backwards, 2, 3, 4)
 {
     ts_mesh *mesh = units_mesh(t);
     const int64_t own = t->index;
-    const struct {
-        int64_t first, index;
-    } mixed[] = { { own, 0 }, { 0, own }, { own, own + 1 }, { own, own } };
+    const either_calls mixed[] = {
+        { own, 0, 0 }, { 0, own, 0 }, { own, own + 1, 0 }, { own, own, 0 }, { 0, own, 1 }
+    };
     double n = (double)t->count, sum[2] = { 0 };
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, own, own + 1, sum));
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_F32, (either_calls){ own, own + 1, 0 }, sum));
     TEST_SAY(t, fabs(sum[0] - 10 * n) < 1e-4 && fabs(sum[1] - 10 * n) < 1e-4, "f32: a %g, b %g",
              sum[0], sum[1]);
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, 1, sum));
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, (either_calls){ 0, 1, 0 }, sum));
     TEST_SAY(t, sum[0] == 10 * n && sum[1] == 10 * n, "bf16: a %g, b %g", sum[0], sum[1]);
-    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, 0, 0, sum));
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, (either_calls){ 0, 0, 0 }, sum));
     TEST_SAY(t, sum[0] == 20 * n, "bf16, twice: a %g", sum[0]);
+    TEST_OK(t, norm_either(t, mesh, TS_DTYPE_BF16, (either_calls){ own, 0, 1 }, sum));
+    TEST_SAY(t, sum[0] == 10 * n, "bf16, cleared between: a %g", sum[0]);
     if (strcmp(t->engine, "threads") != 0) return;
     for (size_t i = 0; i < sizeof mixed / sizeof mixed[0]; i++) {
-        ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, mixed[i].first, mixed[i].index, sum);
+        ts_status status = norm_either(t, mesh, TS_DTYPE_BF16, mixed[i], sum);
         TEST_SAY(t, status == TS_ERR_STATE, "case %zu: %s", i, ts_status_name(status));
     }
 }

@@ -7,7 +7,8 @@
  *   F forward and backward       L the same, lazy           S gradients are settled
  *   U the update, clipped        u the same, not clipped    Z gradients are cleared
  *   G gradients are halved       W weights change in place  V weights get another value
- *   E forward alone              K forward whose backward never comes */
+ *   E forward alone              K forward whose backward never comes
+ *   n gradients of copies are not summed   y they are       q not in the first steps alone */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -30,6 +31,7 @@ typedef struct twin {
     ts_step *step[PARTS];
     const char *part; /* under way */
     int32_t at;       /* of the inputs */
+    int32_t number;   /* of the step */
 } twin;
 
 static ts_tensor *input_of(const twin *w, int64_t salt)
@@ -108,6 +110,10 @@ static ts_status take(twin *w, char what)
     if (what == 'U') return ts_optimizer_step_with(o, TS_OPTIONS(ts_step_options, .norm_max = 0.1));
     if (what == 'u') return ts_optimizer_step_with(o, TS_OPTIONS(ts_step_options, .grad_scale = 4));
     if (what == 'Z') return ts_optimizer_zero(o);
+    if (strchr("nyq", what)) {
+        int32_t sums = what == 'q' ? w->number > USUAL : what == 'y';
+        return ts_fsdp_set(w->net.root, TS_FSDP_ALL_REDUCE, sums);
+    }
     if (what == 'G') return ts_grad_scale(w->net.root, 0.5);
     ts_scope scope = ts_scope_open_with(w->t->me, TS_OPTIONS(ts_scope_options, .no_grad = 1));
     status = ts_module_each(w->net.root, what == 'S' ? settle_one : change_one, &what);
@@ -143,6 +149,7 @@ static ts_status take_text(twin *w, const char *text, int32_t step, bool records
     ts_status status = TS_OK;
     int number = 0;
     w->at = 0;
+    w->number = step;
     ts_scope scope = ts_scope_open(w->t->me, NULL);
     for (int i = 0; i < INPUTS; i++) {
         ts_tensor *value = input_of(w, step * INPUTS + i);
@@ -237,6 +244,16 @@ static const row rows[] = {
     { "[E]FU[E]", NULL },
     { "[FU]V", "another block than when the step was recorded" },
     { "[E]VFU", "another block than when the step was recorded" },
+    /* what units go by, set inside, around, and otherwise than when the step was recorded */
+    { "[nFyFU]", NULL },
+    { "[nFyF]U", NULL },
+    { "n[F]y[F]U", NULL },
+    { "n[FyFU]", NULL },
+    { "[nFU]yFU", NULL },
+    { "[nF]FU", NULL },
+    { "q[FU]", "ts_fsdp_set was called since" },
+    { "q[F]FU", "ts_fsdp_set was called since" },
+    { "[FnFU]", "ts_fsdp_set was called since" },
     { "K[FU]", "unit" },
     { "[FU]K", "unit" },
 };
