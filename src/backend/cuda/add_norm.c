@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* add_norm.c - residual and norm, and their gradient, of contiguous rows of f32, bf16 and f64. */
+/* add_norm.c - residual and norm, and their gradient, of contiguous rows. */
 #include "op/nn/add_norm.h"
 #include "backend/cuda/beside.h"
+#include "backend/cuda/dtype.h"
 #include "backend/cuda/kernel.h"
 #include "base/error.h"
 
@@ -24,29 +25,21 @@ static int32_t threads_for(int64_t length, int32_t dtype)
     return threads <= THREADS_MAX ? (int32_t)threads : 0;
 }
 
-static tsi_cuda_kernel kernel_of(int32_t dtype, bool back)
-{
-    switch (dtype) {
-    case TS_DTYPE_F64:
-        return back ? TSI_CUDA_add_rms_norm_backward_f64 : TSI_CUDA_add_rms_norm_f64;
-    case TS_DTYPE_F32:
-        return back ? TSI_CUDA_add_rms_norm_backward_f32 : TSI_CUDA_add_rms_norm_f32;
-    default:
-        return back ? TSI_CUDA_add_rms_norm_backward_bf16 : TSI_CUDA_add_rms_norm_bf16;
-    }
-}
+static const tsi_cuda_kernel forward[] = { TSI_CUDA_add_rms_norm_f32, TSI_CUDA_add_rms_norm_f64,
+                                           TSI_CUDA_add_rms_norm_bf16, TSI_CUDA_add_rms_norm_f16 };
+static const tsi_cuda_kernel back[] = { TSI_CUDA_add_rms_norm_backward_f32,
+                                        TSI_CUDA_add_rms_norm_backward_f64,
+                                        TSI_CUDA_add_rms_norm_backward_bf16,
+                                        TSI_CUDA_add_rms_norm_backward_f16 };
 
 /* Sizes and the weight; false: not for these kernels. */
 static bool settle(const tsi_kernel_io *io, const tsi_block *x, const tsi_block *weight,
                    const tsi_block *scale, tsi_cuda_add_norm_args *args)
 {
     int32_t dtype = x->dtype, wide = dtype == TS_DTYPE_F64 ? TS_DTYPE_F64 : TS_DTYPE_F32;
-    bool known = dtype == TS_DTYPE_F32 || dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F64;
-    bool real = weight->dtype == TS_DTYPE_F32 || weight->dtype == TS_DTYPE_BF16 ||
-                weight->dtype == TS_DTYPE_F16 || weight->dtype == TS_DTYPE_F64;
     int64_t count = tsi_block_count(x);
-    if (!io->queue || !known || !real || count == 0 || !tsi_block_is_dense(weight) ||
-        !is_dense(scale, wide))
+    if (!io->queue || !tsi_cuda_is_real(dtype) || !tsi_cuda_is_real(weight->dtype) || count == 0 ||
+        !tsi_block_is_dense(weight) || !is_dense(scale, wide))
         return false;
     args->length = tsi_block_count(weight);
     args->rows = count / args->length;
@@ -86,7 +79,7 @@ ts_status tsi_cuda_add_rms_norm(const tsi_kernel_io *io)
                                                              : TSI_CUDA_add_rms_norm_warps_8,
                                (args.rows + WARPS - 1) / WARPS, WARPS * 32, 0, &args);
     int64_t blocks = args.rows < INT32_MAX ? args.rows : INT32_MAX;
-    return tsi_cuda_launch(io->queue, kernel_of(x->dtype, false), blocks,
+    return tsi_cuda_launch(io->queue, tsi_cuda_by_dtype(x->dtype, forward), blocks,
                            threads_for(args.length, x->dtype), 0, &args);
 }
 
@@ -127,7 +120,7 @@ ts_status tsi_cuda_add_rms_norm_backward(const tsi_kernel_io *io)
     TSI_TRY(tsi_cuda_enter(stream->cuda));
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)args.blocks * row, &args.partial));
     TSI_TRY(tsi_cuda_launch(
-        stream, groups ? TSI_CUDA_add_rms_norm_backward_groups : kernel_of(x->dtype, true),
+        stream, groups ? TSI_CUDA_add_rms_norm_backward_groups : tsi_cuda_by_dtype(x->dtype, back),
         args.blocks, threads, groups ? (int32_t)row : 0, &args));
     return tsi_cuda_beside_launch(
         stream, wide == TS_DTYPE_F64 ? TSI_CUDA_add_norm_weight_f64 : TSI_CUDA_add_norm_weight_f32,

@@ -122,6 +122,16 @@ template <typename T> T __shfl_sync(unsigned mask, T x, int from)
 {
     return simulated_from(mask, x, (unsigned)from % 32);
 }
+inline int __all_sync(unsigned mask, int x)
+{
+    const simulated_slot *slot = simulated_exchange(mask, &x, sizeof x);
+    for (unsigned lane = 0; lane < 32; lane++) {
+        int said = 1;
+        if (mask >> lane & 1) memcpy(&said, slot[lane].byte, sizeof said);
+        if (!said) return 0;
+    }
+    return 1;
+}
 template <typename T> unsigned __match_any_sync(unsigned mask, T x)
 {
     const simulated_slot *slot = simulated_exchange(mask, &x, sizeof x);

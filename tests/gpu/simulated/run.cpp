@@ -55,8 +55,14 @@ struct warp {
 
 struct fetched {
     uint32_t to;
-    int bytes, group;
+    int size, bytes, group;
     const void *from;
+};
+
+struct product {
+    void (*run)(const void *);
+    int group;
+    std::vector<char> of;
 };
 
 struct thread_state {
@@ -64,6 +70,9 @@ struct thread_state {
     bool waits; /* at the barrier */
     int groups; /* of fetches, that it has ended */
     std::vector<fetched> later;
+    std::vector<uint32_t> hidden; /* places of fetches that products do not see yet */
+    int product_groups;
+    std::vector<product> products;
 };
 
 struct machine {
@@ -71,6 +80,7 @@ struct machine {
     uint64_t launches;
 
     char *stacks, *room, *room_end;
+    bool hidden[ROOM_MOST / 16]; /* from products: 16 bytes that were fetched and not shown */
     fiber main, worker[THREADS_MOST];
     fiber *current, *idle[THREADS_MOST]; /* idle: its thread has ended */
     unsigned idle_count, worker_count;
@@ -224,6 +234,8 @@ void open_barrier()
 void end_thread()
 {
     unsigned me = simulated_thread.x;
+    if (!now.thread[me].products.empty())
+        leave(SIMULATED_WRONG, "it ends before it has waited for its products");
     warp &w = now.of_warp[me / WARP];
     if (w.here && (w.mask >> me % WARP & 1))
         leave(SIMULATED_WRONG, "it ends while lanes of its warp wait for it");
@@ -267,7 +279,11 @@ void run_block(unsigned block)
         now.thread[t].waits = false;
         now.thread[t].groups = 0;
         now.thread[t].later.clear();
+        now.thread[t].hidden.clear();
+        now.thread[t].product_groups = 0;
+        now.thread[t].products.clear();
     }
+    memset(now.hidden, 0, sizeof now.hidden);
     for (unsigned w = 0; w <= (threads - 1) / WARP; w++)
         now.of_warp[w].here = now.of_warp[w].ended = 0;
     now.current = &now.main;
@@ -387,13 +403,13 @@ void *simulated_room_at(uint32_t at, size_t bytes)
     return now.room + at;
 }
 
-void simulated_fetch(uint32_t to, const void *from, int bytes)
+void simulated_fetch(uint32_t to, const void *from, int size, int bytes)
 {
     thread_state &mine = now.thread[simulated_thread.x];
-    (void)simulated_room_at(to, 16);
-    if (to % 16 || (uintptr_t)from % 16)
-        simulated_wrong("a fetch of 16 bytes from %p to %u, which are not on 16", from, to);
-    mine.later.push_back({ to, bytes, mine.groups, from });
+    (void)simulated_room_at(to, (size_t)size);
+    if (to % (uint32_t)size || (uintptr_t)from % (uintptr_t)size)
+        simulated_wrong("a fetch of %d bytes from %p to %u, which are not on them", size, from, to);
+    mine.later.push_back({ to, size, bytes, mine.groups, from });
 }
 
 void simulated_fetch_end()
@@ -407,8 +423,52 @@ void simulated_fetch_wait(int later)
     size_t done = 0;
     while (done < mine.later.size() && mine.later[done].group < mine.groups - later) {
         const fetched &f = mine.later[done++];
-        memset(now.room + f.to, 0, 16);
+        memset(now.room + f.to, 0, (size_t)f.size);
         memcpy(now.room + f.to, f.from, (size_t)f.bytes);
+        now.hidden[f.to / 16] = true;
+        mine.hidden.push_back(f.to);
     }
     mine.later.erase(mine.later.begin(), mine.later.begin() + (ptrdiff_t)done);
+}
+
+void simulated_show()
+{
+    thread_state &mine = now.thread[simulated_thread.x];
+    for (uint32_t at : mine.hidden)
+        now.hidden[at / 16] = false;
+    mine.hidden.clear();
+}
+
+const void *simulated_room_shown(uint32_t at, size_t bytes)
+{
+    const void *place = simulated_room_at(at, bytes);
+    if (now.hidden[at / 16])
+        simulated_wrong("a product reads what was fetched to %u and is not shown to it", at);
+    return place;
+}
+
+void simulated_product_later(void (*run)(const void *), const void *of, size_t bytes)
+{
+    thread_state &mine = now.thread[simulated_thread.x];
+    const char *from = (const char *)of;
+    if (now.launches / 2 % 2)
+        mine.products.push_back({ run, mine.product_groups, { from, from + bytes } });
+    else
+        run(of);
+}
+
+void simulated_products_end()
+{
+    now.thread[simulated_thread.x].product_groups++;
+}
+
+void simulated_products_wait(int later)
+{
+    thread_state &mine = now.thread[simulated_thread.x];
+    size_t done = 0;
+    while (done < mine.products.size() && mine.products[done].group < mine.product_groups - later) {
+        const product &p = mine.products[done++];
+        p.run(p.of.data());
+    }
+    mine.products.erase(mine.products.begin(), mine.products.begin() + (ptrdiff_t)done);
 }

@@ -32,11 +32,22 @@ SIMULATED_SEEN const simulated_slot *simulated_exchange(unsigned mask, const voi
 SIMULATED_SEEN void *simulated_room();
 SIMULATED_SEEN void *simulated_room_at(uint32_t at, size_t bytes);
 
-/* 16 bytes to the room, of them `bytes` from memory, when this thread waits for them: for all but
- * the last `later` groups. */
-SIMULATED_SEEN void simulated_fetch(uint32_t to, const void *from, int bytes);
+/* `size` bytes to the room, of them `bytes` from memory, when this thread waits for them: for all
+ * but the last `later` groups. */
+SIMULATED_SEEN void simulated_fetch(uint32_t to, const void *from, int size, int bytes);
 SIMULATED_SEEN void simulated_fetch_end();
 SIMULATED_SEEN void simulated_fetch_wait(int later);
+
+/* What this thread has fetched is seen by products, behind a barrier; such a place of the room. */
+SIMULATED_SEEN void simulated_show();
+SIMULATED_SEEN const void *simulated_room_shown(uint32_t at, size_t bytes);
+
+/* run(a copy of `product`) now, or when this thread waits for it: for all but the last `later`
+ * groups. */
+SIMULATED_SEEN void simulated_product_later(void (*run)(const void *), const void *product,
+                                            size_t bytes);
+SIMULATED_SEEN void simulated_products_end();
+SIMULATED_SEEN void simulated_products_wait(int later);
 
 /* The thread has done what no GPU would do: the launch ends with this sentence. */
 [[noreturn]] SIMULATED_SEEN void simulated_wrong(const char *format, ...)

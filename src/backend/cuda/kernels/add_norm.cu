@@ -306,6 +306,7 @@ template <typename R> __device__ void weight(const tsi_cuda_add_norm_args &a)
     }
 ADD_NORM(f32, as_f32)
 ADD_NORM(bf16, as_bf16)
+ADD_NORM(f16, as_f16)
 ADD_NORM(f64, as_f64)
 
 TSI_KERNEL_BOUNDED(add_norm_weight_f32, tsi_cuda_add_norm_args, 256, 1)

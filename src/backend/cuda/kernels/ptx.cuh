@@ -24,6 +24,18 @@ __device__ inline uint32_t bf16_pair_of(float low, float high)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }
+__device__ inline uint16_t f16_of(float x)
+{
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+__device__ inline float f32_of_f16(uint16_t bits)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
 __device__ inline uint32_t f16_pair_of(float low, float high)
 {
     uint32_t bits;
@@ -104,6 +116,12 @@ __device__ inline void fetch(uint32_t to, const void *from)
 __device__ inline void fetch(uint32_t to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
+/* 8 bytes, likewise. */
+__device__ inline void fetch_8(uint32_t to, const void *from, int bytes)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
 
 __device__ inline void fetch_end()

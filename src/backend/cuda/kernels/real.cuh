@@ -52,11 +52,11 @@ struct as_f16 {
     typedef float R;
     __device__ static float load(uint16_t x)
     {
-        return tsi_f32_of_f16(x);
+        return f32_of_f16(x);
     }
     __device__ static uint16_t store(float x)
     {
-        return tsi_f16_of_f32(x);
+        return f16_of(x);
     }
 };
 
@@ -65,7 +65,7 @@ template <typename R> __device__ inline R load_real(int32_t dtype, const void *d
     switch (dtype) {
     case TS_DTYPE_F64: return (R)((const double *)data)[i];
     case TS_DTYPE_BF16: return (R)tsi_f32_of_bf16(((const uint16_t *)data)[i]);
-    case TS_DTYPE_F16: return (R)tsi_f32_of_f16(((const uint16_t *)data)[i]);
+    case TS_DTYPE_F16: return (R)f32_of_f16(((const uint16_t *)data)[i]);
     default: return (R)((const float *)data)[i];
     }
 }
@@ -75,7 +75,7 @@ template <typename R> __device__ inline void store_real(int32_t dtype, void *dat
     switch (dtype) {
     case TS_DTYPE_F64: ((double *)data)[i] = (double)x; break;
     case TS_DTYPE_BF16: ((uint16_t *)data)[i] = bf16_of((float)x); break;
-    case TS_DTYPE_F16: ((uint16_t *)data)[i] = tsi_f16_of_f32((float)x); break;
+    case TS_DTYPE_F16: ((uint16_t *)data)[i] = f16_of((float)x); break;
     default: ((float *)data)[i] = (float)x; break;
     }
 }

@@ -26,7 +26,7 @@ __device__ inline void place_unit(const tsi_cuda_swiglu_args &a, int64_t u,
 }
 
 /* silu(gate) * up of rows, into the place of the gate's gradient. */
-TSI_KERNEL(swiglu_rows_bf16, tsi_cuda_swiglu_args)
+template <typename T> __device__ inline void rows(const tsi_cuda_swiglu_args &a)
 {
     int64_t u = first_item(), at[TSI_CUDA_SWIGLU_ARRAYS];
     if (u >= a.units) return;
@@ -36,8 +36,8 @@ TSI_KERNEL(swiglu_rows_bf16, tsi_cuda_swiglu_args)
     up.unit = ((const uint4 *)a.data[TSI_CUDA_SWIGLU_UP])[at[TSI_CUDA_SWIGLU_UP]];
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-        float x = as_bf16::load(gate.element[e]), y = as_bf16::load(up.element[e]);
-        gate.element[e] = as_bf16::store(__fdividef(x, 1.0f + __expf(-x)) * y);
+        float x = T::load(gate.element[e]), y = T::load(up.element[e]);
+        gate.element[e] = T::store(__fdividef(x, 1.0f + __expf(-x)) * y);
     }
     ((uint4 *)a.data[TSI_CUDA_SWIGLU_D_GATE])[at[TSI_CUDA_SWIGLU_D_GATE]] = gate.unit;
 }
@@ -68,6 +68,16 @@ template <typename T> __device__ inline void gradients(const tsi_cuda_swiglu_arg
     ((E *)a.data[TSI_CUDA_SWIGLU_D_UP])[i] = up;
 }
 
+TSI_KERNEL(swiglu_rows_bf16, tsi_cuda_swiglu_args)
+{
+    rows<as_bf16>(a);
+}
+
+TSI_KERNEL(swiglu_rows_f16, tsi_cuda_swiglu_args)
+{
+    rows<as_f16>(a);
+}
+
 TSI_KERNEL(swiglu_gradients_f32, tsi_cuda_swiglu_args)
 {
     gradients<as_f32>(a);
@@ -76,4 +86,9 @@ TSI_KERNEL(swiglu_gradients_f32, tsi_cuda_swiglu_args)
 TSI_KERNEL(swiglu_gradients_bf16, tsi_cuda_swiglu_args)
 {
     gradients<as_bf16>(a);
+}
+
+TSI_KERNEL(swiglu_gradients_f16, tsi_cuda_swiglu_args)
+{
+    gradients<as_f16>(a);
 }

@@ -21,6 +21,10 @@ inline uint16_t f16_of(float x)
 {
     return x == x ? tsi_f16_of_f32(x) : 0x7FFF;
 }
+inline float f32_of_f16(uint16_t bits)
+{
+    return tsi_f32_of_f16(bits);
+}
 inline uint32_t f16_pair_of(float low, float high)
 {
     return (uint32_t)f16_of(high) << 16 | f16_of(low);
@@ -74,11 +78,15 @@ inline uint32_t shared_at(const void *shared)
 }
 inline void fetch(uint32_t to, const void *from)
 {
-    simulated_fetch(to, from, 16);
+    simulated_fetch(to, from, 16, 16);
 }
 inline void fetch(uint32_t to, const void *from, int bytes)
 {
-    simulated_fetch(to, from, bytes);
+    simulated_fetch(to, from, 16, bytes);
+}
+inline void fetch_8(uint32_t to, const void *from, int bytes)
+{
+    simulated_fetch(to, from, 8, bytes);
 }
 inline void fetch_end()
 {
