@@ -50,6 +50,9 @@ static const shape shapes[] = {
     { "causal, groups", 2, 6, 2, 200, 200, 64, 64, 1, TS_DTYPE_BF16, 0, 0, 0, 0 },
     { "causal, later queries", 1, 4, 2, 64, 192, 128, 128, 1, TS_DTYPE_BF16, 0, 0, 0, 0 },
     { "causal, f16", 1, 2, 2, 80, 80, 64, 64, 1, TS_DTYPE_F16, 0, 0, 0, 0 },
+    { "causal, heads of 96", 2, 4, 2, 150, 150, 96, 96, 1, TS_DTYPE_BF16, 0, 0, 0, 0 },
+    { "causal, long keys", 2, 4, 4, 130, 150, 192, 128, 1, TS_DTYPE_BF16, 0, 0, 0, 0 },
+    { "causal, heads of 256, f16", 1, 4, 2, 140, 140, 256, 256, 1, TS_DTYPE_F16, 0, 0, 0, 0 },
     { "odd", 2, 3, 1, 37, 41, 24, 40, 1, TS_DTYPE_BF16, 0, 0, 0, 0 },
     { "unaligned", 1, 2, 2, 19, 19, 20, 12, 1, TS_DTYPE_BF16, 0, 0, 0, 0 },
     { "f32", 2, 4, 2, 65, 65, 32, 32, 1, TS_DTYPE_F32, 0, 0, 0, 0 },
@@ -376,6 +379,39 @@ TS_TEST_LONG(masks_bf16_odd_heads, 600)
     masks_of(t, TS_DTYPE_BF16, 20, 12);
 }
 
+TS_TEST_LONG(masks_bf16_narrow_heads, 600)
+{
+    masks_of(t, TS_DTYPE_BF16, 40, 72);
+}
+
+/* The simulated GPU is one of 9.0 then, which has products of four warps; a real one is what it is.
+ */
+static void masks_by_four_warps(test *t, ts_dtype dtype, int64_t d, int64_t e)
+{
+    (void)setenv("TEST_CAPABILITY", "9", 1);
+    masks_of(t, dtype, d, e);
+}
+
+TS_TEST_LONG(masks_bf16_four_warps, 600)
+{
+    masks_by_four_warps(t, TS_DTYPE_BF16, 64, 56);
+}
+
+TS_TEST_LONG(masks_f16_four_warps, 600)
+{
+    masks_by_four_warps(t, TS_DTYPE_F16, 128, 96);
+}
+
+TS_TEST_LONG(masks_bf16_four_warps_long_keys, 600)
+{
+    masks_by_four_warps(t, TS_DTYPE_BF16, 192, 128);
+}
+
+TS_TEST_LONG(masks_bf16_four_warps_long_heads, 600)
+{
+    masks_by_four_warps(t, TS_DTYPE_BF16, 248, 256);
+}
+
 /* ---- pieces of the keys ---------------------------------------------------------------------- */
 
 /* A sequence that is cut: each rank has a part of the queries and, of the keys, what they see: at
@@ -420,6 +456,12 @@ TS_TEST_LONG(pieces_bf16, 600)
 TS_TEST_LONG(pieces_f16_wide_heads, 600)
 {
     pieces_of(t, TS_DTYPE_F16, 128);
+}
+
+TS_TEST_LONG(pieces_bf16_four_warps, 600)
+{
+    (void)setenv("TEST_CAPABILITY", "9", 1);
+    pieces_of(t, TS_DTYPE_BF16, 64);
 }
 
 TS_TEST_LONG(pieces_bf16_odd_heads, 600)
@@ -520,10 +562,17 @@ static ts_status time_layers(ts_rank *me, void *context)
           0, 0 },
         { "documents, 4096, 8 on 2 heads of 128", 1, 8, 2, 4096, 4096, 128, 128, 0, TS_DTYPE_BF16,
           0, 0, 0, 0 },
+        { "4 x 2048, 16 heads of 192 and 128", 4, 16, 16, 2048, 2048, 192, 128, 1, TS_DTYPE_BF16, 0,
+          0, 0, 0 },
+        { "4 x 2048, 16 on 4 heads of 96", 4, 16, 4, 2048, 2048, 96, 96, 1, TS_DTYPE_BF16, 0, 0, 0,
+          0 },
+        { "4 x 2048, 8 on 4 heads of 256", 4, 8, 4, 2048, 2048, 256, 256, 1, TS_DTYPE_BF16, 0, 0, 0,
+          0 },
     };
     static const char documents[] = "causal & documents(700, 1300, 300, 1000, 796)";
-    static const char *const texts[] = { NULL,     NULL, NULL, documents, "causal & window(511, 0)",
-                                         documents };
+    static const char *const texts[] = {
+        NULL, NULL, NULL, documents, "causal & window(511, 0)", documents, NULL, NULL, NULL
+    };
     ts_mesh *m = ts_mesh_create(me, "x=*");
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++)
         time_layer(me, m, &layers[i], texts[i]);

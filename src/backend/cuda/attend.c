@@ -2,8 +2,9 @@
 /* attend.c - attention and its gradient, by the first that takes the call:
  *
  *   cuDNN          causal or whole, of 16 bits, positions in intervals
- *   attend_mma.cu  of 16 bits, heads of 64 or 128: causal or whole, or by block lists; the gradient
- *                  (attend_mma_back.cu) by block lists always
+ *   attend_mma.cu  of 16 bits, heads of up to 128: causal or whole, or by block lists; the gradient
+ *                  (attend_mma_back.cu) by block lists always. On GPUs of 9.0 by products of four
+ *                  warps and of up to 256 (attend_wide.cu, attend_wide_back.cu)
  *   attend_tile.cu any strides, positions, masks, changed scores, drops, dtypes, in f32 rows of up
  *                  to 128 columns, in f64 of 64
  *   attend.cu      everything else
@@ -24,6 +25,7 @@
 #include "op/nn/attention.h"
 
 enum { ROW_MAX = 512, THREADS = 128 }; /* what a block of attend.cu sums */
+#define LOG2_E 1.4426950408889634
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
@@ -158,6 +160,8 @@ static bool settle(const tsi_kernel_io *io, call *out)
                                  .width = c->v->extent[3],
                                  .reach = c->reach,
                                  .scale = c->scale,
+                                 .scale_power = (float)(c->scale * LOG2_E),
+                                 .scale_narrow = (float)c->scale,
                                  .causal = c->causal,
                                  .adds = io->adds,
                                  .drop = drop_of(io->attributes, q, k),
@@ -269,85 +273,131 @@ static bool lies_well(const tsi_block *x)
 {
     bool fits = (uintptr_t)x->data % 16 == 0 && x->stride[3] == 1;
     for (int32_t d = 0; d < 3; d++)
-        fits = fits && (x->extent[d] == 1 || x->stride[d] % 8 == 0);
+        fits = fits && (x->extent[d] == 1 || (x->stride[d] % 8 == 0 && x->stride[d] <= INT32_MAX));
     return fits;
 }
 
-/* Rows of 64 or 128 narrow columns on 16 bytes, scores that are scaled and no more. A scale that is
- * not positive keeps no order. Results may be f32, sums that others add to, and are where one goes
- * on from what it holds. */
-static bool is_for_mma(const call *c)
+enum { QUERIES = TSI_CUDA_TILE_QUERIES, KEYS = TSI_CUDA_TILE_KEYS };
+enum { FAR = 1 << 30 }; /* kernels on the tensor cores count queries and keys in 32 bits */
+
+/* Kernels for heads of up to so many columns; rings: tiles of keys and of values that the pass over
+ * queries has in memory, and of queries that the one over keys has. */
+typedef struct mma_kernels {
+    int32_t depth, width, threads, ring, ring_values, ring_queries;
+    tsi_cuda_kernel plain, listed, known, queries, keys,
+        values; /* values: keys, if that does both */
+} mma_kernels;
+#define MMA(half, columns, threads)                                                                \
+    {                                                                                              \
+        columns, columns, threads, 2, 2, 2, TSI_CUDA_attend_mma_##columns##_##half,                \
+            TSI_CUDA_attend_mma_##columns##_##half##_listed,                                       \
+            TSI_CUDA_attend_known_##columns##_##half,                                              \
+            TSI_CUDA_attend_mma_queries_##columns##_##half,                                        \
+            TSI_CUDA_attend_mma_keys_##columns##_##half,                                           \
+            TSI_CUDA_attend_mma_keys_##columns##_##half                                            \
+    }
+#define WIDE(half, depth, width, ring, queries, values)                                            \
+    {                                                                                              \
+        depth, width, 256, ring, (ring)-1, queries, TSI_CUDA_attend_wide_##depth##_##half,         \
+            TSI_CUDA_attend_wide_##depth##_##half##_listed,                                        \
+            TSI_CUDA_attend_known_##width##_##half, TSI_CUDA_attend_wide_queries_##depth##_##half, \
+            TSI_CUDA_attend_wide_keys_##depth##_##half,                                            \
+            TSI_CUDA_attend_wide_##values##_##depth##_##half                                       \
+    }
+enum { SIZES = 4 };
+static const mma_kernels by_mma[2][SIZES] = { { MMA(bf16, 64, 128), MMA(bf16, 128, 256) },
+                                              { MMA(f16, 64, 128), MMA(f16, 128, 256) } };
+/* By products of four warps. */
+static const mma_kernels by_wide[2][SIZES] = {
+    { WIDE(bf16, 64, 64, 3, 3, keys), WIDE(bf16, 128, 128, 3, 2, keys),
+      WIDE(bf16, 192, 128, 3, 2, values), WIDE(bf16, 256, 256, 2, 2, values) },
+    { WIDE(f16, 64, 64, 3, 3, keys), WIDE(f16, 128, 128, 3, 2, keys),
+      WIDE(f16, 192, 128, 3, 2, values), WIDE(f16, 256, 256, 2, 2, values) },
+};
+#undef MMA
+#undef WIDE
+
+/* NULL: heads have too many columns. */
+static const mma_kernels *mma_of(const tsi_stream *stream, const tsi_cuda_attend_args *a)
+{
+    const mma_kernels *by = (stream->cuda->wide ? by_wide : by_mma)[a->q.dtype == TS_DTYPE_F16];
+    for (int i = 0; i < SIZES; i++)
+        if (a->depth <= by[i].depth && a->width <= by[i].width) return &by[i];
+    return NULL;
+}
+
+/* Shared memory of the kernels, in bytes of elements of 16 bits. */
+static int32_t forward_bytes(const mma_kernels *by)
+{
+    return 2 * (QUERIES * by->depth + 2 * KEYS * (by->depth + by->width));
+}
+
+static int32_t queries_bytes(const mma_kernels *by)
+{
+    return 2 * (QUERIES * (by->depth + by->width) +
+                KEYS * (by->ring * by->depth + by->ring_values * by->width));
+}
+
+static int32_t keys_bytes(const mma_kernels *by)
+{
+    enum { KNOWN = 1024 }; /* of the queries of a step */
+    return 2 * (by->ring_queries + 1) * KEYS * (by->depth + by->width) + by->ring_queries * KNOWN;
+}
+
+/* Rows of narrow columns on 16 bytes, scores that are scaled and no more. A scale that is not
+ * positive keeps no order. Results may be f32, sums that others add to, and are where one goes on
+ * from what it holds. GPUs of some architectures have less shared memory than the gradient of wide
+ * heads takes. */
+static bool is_for_mma(const tsi_stream *stream, const call *c)
 {
     const tsi_cuda_attend *of = &c->of;
     bool back = of->d_out != NULL;
     const tsi_block *const list[] = { of->q, of->k, of->v, of->d_out };
     const tsi_block *const result[] = { back ? of->dq : of->out, of->dk, of->dv };
     const tsi_cuda_attend_args *a = &c->args;
+    const mma_kernels *by = mma_of(stream, a);
     int32_t dtype = a->q.dtype;
-    bool fits = (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16) && a->depth == a->width &&
-                (a->depth == 64 || a->depth == 128) && a->lse.dtype == TS_DTYPE_F32 &&
-                a->scale > 0 && a->cap == 0 && !a->alibi && a->drop.below == 0;
+    bool fits = (dtype == TS_DTYPE_BF16 || dtype == TS_DTYPE_F16) && by && a->depth % 8 == 0 &&
+                a->width % 8 == 0 && a->lse.dtype == TS_DTYPE_F32 && a->scale > 0 && a->cap == 0 &&
+                !a->alibi && a->drop.below == 0 && a->queries < FAR && a->keys < FAR;
     for (size_t i = 0; i < (back ? 4 : 3); i++)
         fits = fits && list[i]->dtype == dtype && lies_well(list[i]);
     for (size_t i = 0; i < (back ? 3 : 1); i++)
         fits = fits && lies_well(result[i]) &&
                (result[i]->dtype == TS_DTYPE_F32 || (result[i]->dtype == dtype && !a->adds));
+    if (fits && back) /* threads that look at all of out are counted in 32 bits, too */
+        fits = a->batch * a->heads * a->queries < INT32_MAX / (by->width / 8) &&
+               lies_well(of->out) && (of->out->dtype == TS_DTYPE_F32 || of->out->dtype == dtype) &&
+               queries_bytes(by) <= stream->cuda->shared && keys_bytes(by) <= stream->cuda->shared;
     return fits;
 }
-
-enum { WIDE = 1, F16 = 2, WAYS = 4 }; /* heads of 128; dtype */
-static const struct mma_kernels {
-    tsi_cuda_kernel plain, listed, queries, keys;
-} mma_kernels[WAYS] = {
-    [0] = { TSI_CUDA_attend_mma_64_bf16, TSI_CUDA_attend_mma_64_bf16_listed,
-            TSI_CUDA_attend_mma_queries_64_bf16, TSI_CUDA_attend_mma_keys_64_bf16 },
-    [WIDE] = { TSI_CUDA_attend_mma_128_bf16, TSI_CUDA_attend_mma_128_bf16_listed,
-               TSI_CUDA_attend_mma_queries_128_bf16, TSI_CUDA_attend_mma_keys_128_bf16 },
-    [F16] = { TSI_CUDA_attend_mma_64_f16, TSI_CUDA_attend_mma_64_f16_listed,
-              TSI_CUDA_attend_mma_queries_64_f16, TSI_CUDA_attend_mma_keys_64_f16 },
-    [WIDE | F16] = { TSI_CUDA_attend_mma_128_f16, TSI_CUDA_attend_mma_128_f16_listed,
-                     TSI_CUDA_attend_mma_queries_128_f16, TSI_CUDA_attend_mma_keys_128_f16 },
-};
-
-static const struct mma_kernels *mma_of(const tsi_cuda_attend_args *a)
-{
-    return &mma_kernels[(a->depth == 128 ? WIDE : 0) | (a->q.dtype == TS_DTYPE_F16 ? F16 : 0)];
-}
-
-/* Shared memory: rows of 16 bits of so many queries and keys. */
-static int32_t rows_bytes(const tsi_cuda_attend_args *a, int64_t rows)
-{
-    return (int32_t)(rows * a->depth * 2);
-}
-
-enum { QUERIES = TSI_CUDA_TILE_QUERIES, KEYS = TSI_CUDA_TILE_KEYS };
 
 static ts_status run_mma(tsi_stream *stream, call *c)
 {
     tsi_cuda_attend_args *a = &c->args;
-    const struct mma_kernels *by = mma_of(a);
+    const mma_kernels *by = mma_of(stream, a);
     int64_t blocks = tiles_of(a->queries, QUERIES) * a->batch * a->heads;
-    return tsi_cuda_launch(stream, c->plain ? by->plain : by->listed, blocks,
-                           a->depth == 128 ? 256 : 128, rows_bytes(a, QUERIES + 4 * KEYS), a);
-}
-
-/* GPUs of some architectures have less shared memory than the gradient of wide heads takes. */
-static bool has_shared(const tsi_stream *stream, const tsi_cuda_attend_args *a)
-{
-    return rows_bytes(a, 2 * QUERIES + 4 * KEYS) <= stream->cuda->shared;
+    return tsi_cuda_launch(stream, c->plain ? by->plain : by->listed, blocks, by->threads,
+                           forward_bytes(by), a);
 }
 
 static ts_status backward_mma(tsi_stream *stream, tsi_cuda_attend_args *a)
 {
-    enum { KNOWN = 2048 }; /* of the queries of two steps */
-    const struct mma_kernels *by = mma_of(a);
-    int64_t rows = tiles_of(a->queries, QUERIES) * a->batch * a->heads;
+    enum { THREADS_KNOWN = 256 };
+    const mma_kernels *by = mma_of(stream, a);
+    int64_t heads = a->batch * a->heads, rows = heads * a->queries;
     int64_t columns = tiles_of(a->keys, KEYS) * a->batch * a->groups;
-    if (rows > 0)
-        TSI_TRY(tsi_cuda_launch(stream, by->queries, rows, 2 * QUERIES,
-                                rows_bytes(a, 2 * QUERIES + 4 * KEYS), a));
+    if (rows > 0) {
+        TSI_TRY(tsi_cuda_scratch(stream, (size_t)rows * 2 * sizeof(float), &a->delta));
+        TSI_TRY(tsi_cuda_launch(stream, by->known, tiles_of(rows * by->width / 8, THREADS_KNOWN),
+                                THREADS_KNOWN, 0, a));
+        TSI_TRY(tsi_cuda_launch(stream, by->queries, tiles_of(a->queries, QUERIES) * heads,
+                                2 * QUERIES, queries_bytes(by), a));
+    }
     if (columns == 0) return TS_OK;
-    return tsi_cuda_launch(stream, by->keys, columns, 2 * KEYS, rows_bytes(a, 6 * KEYS) + KNOWN, a);
+    TSI_TRY(tsi_cuda_launch(stream, by->keys, columns, 2 * KEYS, keys_bytes(by), a));
+    if (by->values == by->keys) return TS_OK;
+    return tsi_cuda_launch(stream, by->values, columns, 2 * KEYS, keys_bytes(by), a);
 }
 
 /* ---- which of them --------------------------------------------------------------------------- */
@@ -357,10 +407,10 @@ static ts_status backward(tsi_stream *stream, call *c)
     tsi_cuda_attend_args *a = &c->args;
     int64_t rows = a->batch * a->heads * a->queries, numbers = a->depth + a->width;
     size_t size = a->q.dtype == TS_DTYPE_F64 ? sizeof(double) : sizeof(float);
+    if (is_for_mma(stream, c)) return backward_mma(stream, a);
     TSI_TRY(tsi_cuda_scratch(stream, (size_t)rows * size, &a->delta));
     TSI_TRY(launch(stream, a, tiles_of(rows, THREADS / 32), TSI_CUDA_attend_delta_f32,
                    TSI_CUDA_attend_delta_f64, 0));
-    if (is_for_mma(c) && has_shared(stream, a)) return backward_mma(stream, a);
     if (is_for_tiles(stream, a, tile_bytes(a, 2, 2))) return backward_tiles(stream, a);
     TSI_TRY(
         launch(stream, a, rows, TSI_CUDA_attend_queries_f32, TSI_CUDA_attend_queries_f64, numbers));
@@ -373,10 +423,10 @@ static ts_status run_own(const tsi_kernel_io *io, call *c)
     tsi_cuda_attend_args *a = &c->args;
     bool back = c->of.d_out != NULL;
     if (!back && tsi_block_count(c->of.lse) == 0) return TS_OK;
-    if (c->plain && !back && is_for_mma(c)) return run_mma(io->queue, c);
+    if (c->plain && !back && is_for_mma(io->queue, c)) return run_mma(io->queue, c);
     TSI_TRY(find_tiles(io, a));
     if (back) return backward(io->queue, c);
-    if (!c->plain && is_for_mma(c)) return run_mma(io->queue, c);
+    if (!c->plain && is_for_mma(io->queue, c)) return run_mma(io->queue, c);
     if (is_for_tiles(io->queue, a, tile_bytes(a, 1, 1))) return run_tiles(io->queue, a);
     return launch(io->queue, a, a->batch * a->heads * a->queries, TSI_CUDA_attend_f32,
                   TSI_CUDA_attend_f64, a->depth);

@@ -38,24 +38,31 @@ static struct {
 
 /* ---- which calls ----------------------------------------------------------------------------- */
 
+/* Columns of a head. On GPUs of 9.0 more of them are taken, and are right since cuDNN 9.13. */
+static int64_t columns_most(const tsi_stream *stream)
+{
+    enum { MENDED = 91300 };
+    return stream->cuda->wide && tsi_cudnn_version() >= MENDED ? 256 : 128;
+}
+
 /* Heads lie contiguous, everything on 16 bytes. A dim of extent 1 has any stride. */
-static bool is_laid_out(const tsi_block *x, int32_t dtype)
+static bool is_laid_out(const tsi_block *x, int32_t dtype, int64_t columns)
 {
     bool fits = x->dtype == dtype && (uintptr_t)x->data % 16 == 0 && x->extent[3] % 8 == 0 &&
-                x->extent[3] <= 128 && x->stride[3] == 1;
+                x->extent[3] <= columns && x->stride[3] == 1;
     for (int32_t d = 0; d < 3; d++)
         fits = fits && (x->extent[d] == 1 || (x->stride[d] > 0 && x->stride[d] % 8 == 0));
     return fits && tsi_block_count(x) > 0;
 }
 
 /* Every query sees a key: rows without one have no softmax, and cuDNN would give them one. */
-static bool is_taken(const tsi_cuda_attend *c)
+static bool is_taken(const tsi_stream *stream, const tsi_cuda_attend *c)
 {
     int32_t dtype = c->q->dtype;
     const tsi_block *const list[] = { c->q, c->k, c->v, c->out, c->d_out, c->dq, c->dk, c->dv };
     if (dtype != TS_DTYPE_BF16 && dtype != TS_DTYPE_F16) return false;
     for (size_t i = 0; i < TSI_COUNT_OF(list); i++)
-        if (list[i] && !is_laid_out(list[i], dtype)) return false;
+        if (list[i] && !is_laid_out(list[i], dtype, columns_most(stream))) return false;
     return c->lse->dtype == TS_DTYPE_F32 && tsi_block_is_dense(c->lse) &&
            (uintptr_t)c->lse->data % 16 == 0 && (!c->causal || c->reach >= 0) &&
            c->q->extent[2] > 1 && c->k->extent[2] > 1 && c->reach <= INT32_MAX;
@@ -332,7 +339,7 @@ static ts_status run_plan(tsi_stream *stream, const tsi_cuda_attend *c, const pl
 
 ts_status tsi_cuda_attend_cudnn(tsi_stream *stream, const tsi_cuda_attend *call)
 {
-    if (!is_taken(call) || tsi_cudnn_version() == 0) return (ts_status)TSI_KERNEL_DECLINED;
+    if (!is_taken(stream, call) || tsi_cudnn_version() == 0) return (ts_status)TSI_KERNEL_DECLINED;
     plan_key key = key_of(stream, call);
     tsi_cudnn_plan plan = plan_for(stream->cuda, &key);
     if (!plan.plan && key.loose) {

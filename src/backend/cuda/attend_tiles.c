@@ -29,7 +29,7 @@ typedef struct tsi_cuda_kept {
 
 /* ---- the parts of a copy --------------------------------------------------------------------- */
 
-enum { FIRST, QUERY_AT, KEY_AT, RUN, BITS, HULL, PARTS }; /* of 8 bytes, but the last */
+enum { FIRST, QUERY_AT, KEY_AT, RUN, BITS, COLUMN_FIRST, COLUMN_RUN, PARTS }; /* of 8 bytes */
 
 typedef struct part {
     const void *from;
@@ -41,39 +41,80 @@ static int64_t lists_of(const tsi_mask_blocks *b)
     return b->list_rows * b->list_heads;
 }
 
-static size_t parts_of(const tsi_mask_blocks *b, const int32_t *hull, part *p)
+/* The runs of rows by columns: of column c of list l, run[first[l * columns + c]] and those before
+ * the next one's. */
+typedef struct turned {
+    int64_t *first;
+    tsi_cuda_run *run;
+    int64_t *next; /* of each column of a list: where its next run goes */
+    int32_t *end;  /* the row behind its last run, if that is full; -1: it is not */
+} turned;
+
+/* Rows that follow each other and see all of a column are one run. Without `run` they are counted.
+ */
+static void turn_list(const tsi_mask_blocks *b, int64_t list, const turned *t)
 {
-    int64_t lists = lists_of(b), rows = lists * b->tile_rows + 1;
+    const int64_t *first = b->first + list * b->tile_rows;
+    int64_t *next = t->next + list * b->tile_columns;
+    for (int64_t c = 0; c < b->tile_columns; c++)
+        t->end[c] = -1;
+    for (int32_t row = 0; row < b->tile_rows; row++)
+        for (const tsi_mask_run *r = b->run + first[row]; r < b->run + first[row + 1]; r++)
+            for (int32_t c = r->first; c < r->first + r->count; c++) {
+                bool full = r->bits < 0, goes_on = full && t->end[c] == row;
+                if (goes_on && t->run) t->run[next[c] - 1].count++;
+                if (!goes_on && t->run)
+                    t->run[next[c]] = (tsi_cuda_run){ .first = row, .count = 1, .bits = r->bits };
+                next[c] += !goes_on;
+                t->end[c] = full ? row + 1 : -1;
+            }
+}
+
+static void turn_lists(const tsi_mask_blocks *b, turned *t)
+{
+    for (int64_t list = 0; list < lists_of(b); list++)
+        turn_list(b, list, t);
+}
+
+static void drop_turned(turned *t)
+{
+    tsi_free(t->first);
+    tsi_free(t->run);
+    tsi_free(t->next);
+    tsi_free(t->end);
+}
+
+static ts_status turn(const tsi_mask_blocks *b, turned *t)
+{
+    size_t columns = (size_t)(lists_of(b) * b->tile_columns);
+    *t = (turned){ .first = tsi_calloc(columns + 1, sizeof *t->first),
+                   .next = tsi_calloc(columns + 1, sizeof *t->next),
+                   .end = tsi_calloc((size_t)b->tile_columns + 1, sizeof *t->end) };
+    bool room = t->first && t->next && t->end;
+    if (room) turn_lists(b, t);
+    for (size_t c = 0; room && c < columns; c++) {
+        t->first[c + 1] = t->first[c] + t->next[c];
+        t->next[c] = t->first[c];
+    }
+    if (room) t->run = tsi_calloc((size_t)t->first[columns] + 1, sizeof *t->run);
+    if (!t->run) return tsi_fail_memory("block lists", columns * 24);
+    turn_lists(b, t);
+    return TS_OK;
+}
+
+static size_t parts_of(const tsi_mask_blocks *b, const turned *t, part *p)
+{
+    int64_t lists = lists_of(b), rows = lists * b->tile_rows + 1, columns = lists * b->tile_columns;
     size_t all = 0;
     p[FIRST] = (part){ b->first, (size_t)rows * sizeof *b->first };
     p[QUERY_AT] = (part){ b->query_at, (size_t)b->query_count * sizeof *b->query_at };
     p[KEY_AT] = (part){ b->key_at, (size_t)b->key_count * sizeof *b->key_at };
     p[RUN] = (part){ b->run, (size_t)b->run_count * sizeof *b->run };
     p[BITS] = (part){ b->bits, (size_t)b->bit_count * sizeof *b->bits };
-    p[HULL] = (part){ hull, (size_t)(lists * b->tile_columns) * 2 * sizeof *hull };
+    p[COLUMN_FIRST] = (part){ t->first, (size_t)(columns + 1) * sizeof *t->first };
+    p[COLUMN_RUN] = (part){ t->run, (size_t)t->first[columns] * sizeof *t->run };
     for (int i = 0; i < PARTS; i++)
         all += p[i].bytes;
-    return all;
-}
-
-static void widen(int32_t *hull, int32_t row)
-{
-    if (hull[1] == 0) hull[0] = row;
-    hull[1] = row + 1;
-}
-
-/* Of each column of each list, the rows of tiles from the first to the last that has it. The caller
- * frees it. */
-static int32_t *hulls_of(const tsi_mask_blocks *b)
-{
-    int64_t lists = lists_of(b);
-    int32_t *all = tsi_calloc((size_t)(lists * b->tile_columns) * 2 + 2, sizeof *all);
-    for (int64_t i = 0; all && i < lists * b->tile_rows; i++) {
-        int32_t *list = all + i / b->tile_rows * b->tile_columns * 2;
-        for (int64_t r = b->first[i]; r < b->first[i + 1]; r++)
-            for (int32_t c = 0; c < b->run[r].count; c++)
-                widen(list + 2 * (b->run[r].first + c), (int32_t)(i % b->tile_rows));
-    }
     return all;
 }
 
@@ -87,7 +128,8 @@ static tsi_cuda_tiles tiles_of(const tsi_mask_blocks *b, const part *p, const ch
     return (tsi_cuda_tiles){ .first = (const void *)at[FIRST],
                              .run = (const void *)at[RUN],
                              .bits = (const void *)at[BITS],
-                             .hull = (const void *)at[HULL],
+                             .column_first = (const void *)at[COLUMN_FIRST],
+                             .column_run = (const void *)at[COLUMN_RUN],
                              .query_at = (const void *)at[QUERY_AT],
                              .key_at = (const void *)at[KEY_AT],
                              .rows = b->tile_rows,
@@ -215,16 +257,16 @@ static kept *place_new(tsi_stream *stream)
 static ts_status fill(tsi_stream *stream, kept *k, const tsi_mask_blocks *blocks)
 {
     part p[PARTS];
-    int32_t *hull = hulls_of(blocks);
-    if (!hull) return tsi_fail_memory("block lists", (size_t)blocks->tile_columns * 8);
-    size_t bytes = parts_of(blocks, hull, p);
-    ts_status status = make_room(stream, k, bytes);
+    turned t;
+    ts_status status = turn(blocks, &t);
+    size_t bytes = status == TS_OK ? parts_of(blocks, &t, p) : 0;
+    if (status == TS_OK) status = make_room(stream, k, bytes);
     if (status == TS_OK) status = copy_parts(stream, p, k->memory);
     if (status == TS_OK) {
         k->tiles = tiles_of(blocks, p, k->memory);
         k->serial = blocks->serial;
     }
-    tsi_free(hull);
+    drop_turned(&t);
     return status;
 }
 

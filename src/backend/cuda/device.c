@@ -70,7 +70,8 @@ static const char *fault(const tsi_device *device)
     X(copy) X(cast) X(fold) X(random) X(pointwise) X(pointwise_f32) X(pointwise_bf16) X(norm) \
     X(rows) X(update) X(attend) X(attend_mma) X(attend_mma_back) X(reduce) X(rope) X(entropy) \
     X(embedding) X(sort) X(index) X(grouped) X(add_norm) X(swiglu) X(loss) X(scan) \
-    X(nll) X(group_norm) X(put) X(histogram) X(trial) X(attend_tile) X(grouped_mma) X(grouped_wide)
+    X(nll) X(group_norm) X(put) X(histogram) X(trial) X(attend_tile) X(grouped_mma)          \
+    X(grouped_wide) X(attend_wide) X(attend_wide_back)
 /* clang-format on */
 #define TSI_CUDA_IMAGE(image) extern const unsigned char tsi_cuda_image_##image[];
 TSI_CUDA_IMAGES(TSI_CUDA_IMAGE)

@@ -457,7 +457,8 @@ typedef struct tsi_cuda_tiles {
     const int64_t *first; /* of each list, and row of tiles: its first run */
     const tsi_cuda_run *run;
     const uint64_t *bits;
-    const int32_t *hull; /* of each list, and column of tiles: rows [begin, end) that may have it */
+    const int64_t *column_first; /* the same by columns of tiles: runs of rows that have one */
+    const tsi_cuda_run *column_run;
     const int64_t *query_at, *key_at; /* positions, those of queries as keys count them */
     int64_t rows, columns;            /* of tiles in a list */
     int64_t by_row, by_head; /* lists from a row, or head, to the next; 0: it is the same */
@@ -472,12 +473,13 @@ typedef struct tsi_cuda_drop {
 
 typedef struct tsi_cuda_attend_args {
     tsi_cuda_heads q, k, v, out, lse, d_out, dq, dk, dv; /* lse has three strides */
-    void *delta;                                         /* a number for each row of q */
+    void *delta; /* a number for each row of q; two of f32 on the tensor cores */
     int64_t batch, heads, queries, depth, groups, keys, width;
     int64_t reach; /* without tiles, causal: query i sees keys up to i + reach */
     int32_t causal, alibi;
-    int32_t adds, reserved; /* out and lse, or dq, go on from what they hold */
-    double scale, cap;      /* cap of scores; 0: none */
+    int32_t adds, reserved;          /* out and lse, or dq, go on from what they hold */
+    double scale, cap;               /* cap of scores; 0: none */
+    float scale_power, scale_narrow; /* scale log2(e), and scale, of the tensor cores */
     tsi_cuda_tiles tiles;
     tsi_cuda_drop drop;
     int64_t heads_all, queries_all, offset; /* globally; positions of queries are shifted by it */

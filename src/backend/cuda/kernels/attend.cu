@@ -253,12 +253,10 @@ template <typename R> __device__ void keys(const tsi_cuda_attend_args &a)
     load_row(value, a.v, at(a.v, r.b, r.h, r.i), a.width);
     for (int64_t h = 0; h < a.heads; h++) {
         if (a.group_of[h] != r.h) continue;
-        int64_t list = list_of(a.tiles, r.b, h);
-        const int32_t *hull = a.tiles.hull + 2 * (list * a.tiles.columns + column);
-        for (int64_t row = hull[0]; row < hull[1]; row++) {
-            const tsi_cuda_run *run = run_at(a.tiles, list, row, column);
-            if (run) take_queries(a, k, h, row * TSI_CUDA_TILE_QUERIES, run);
-        }
+        run_list runs = runs_of_column(a.tiles, list_of(a.tiles, r.b, h), column);
+        for (const tsi_cuda_run *run = runs.run; run < runs.end; run++)
+            for (int32_t n = 0; n < run->count; n++)
+                take_queries(a, k, h, (int64_t)(run->first + n) * TSI_CUDA_TILE_QUERIES, run);
     }
     store_row(k.dv, R(1), a.dv, at(a.dv, r.b, r.h, r.i), a.width);
     store_row(k.dk, R(1), a.dk, at(a.dk, r.b, r.h, r.i), a.depth);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend.cuh - rows of heads, and who sees whom: the block lists of a mask, as kernels walk them.
  *
- *   list (of a row and head) -> rows of tiles -> runs of tiles that are computed, by column
+ *   list (of a row and head) -> rows of tiles    -> runs of tiles that are computed, by column
+ *                            -> columns of tiles -> the same, by row
  *
  * INV: a tile that is in no run has no pair that is seen; one in a run without bits is seen whole,
  * up to the last key. */
@@ -31,14 +32,11 @@ __device__ inline run_list runs_of(const tsi_cuda_tiles &t, int64_t list, int64_
     return { t.run + first[0], t.run + first[1] };
 }
 
-/* The run of a row of tiles that has a column; NULL: nobody there sees it. */
-__device__ inline const tsi_cuda_run *run_at(const tsi_cuda_tiles &t, int64_t list, int64_t row,
-                                             int64_t column)
+/* Of the rows of tiles that have one in a column, from the first to the last row. */
+__device__ inline run_list runs_of_column(const tsi_cuda_tiles &t, int64_t list, int64_t column)
 {
-    run_list runs = runs_of(t, list, row);
-    for (const tsi_cuda_run *run = runs.run; run < runs.end && run->first <= column; run++)
-        if (column < run->first + run->count) return run;
-    return nullptr;
+    const int64_t *first = t.column_first + list * t.columns + column;
+    return { t.column_run + first[0], t.column_run + first[1] };
 }
 
 /* Which keys of a run's tile a query sees, bit by bit; of a run without bits: every one. */

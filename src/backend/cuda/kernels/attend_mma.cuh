@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend_mma.cuh - what attention on the tensor cores (mma.cuh) is made of: rows of heads, tiles of
- * a mask's list as steps, and the two products. Heads are 64 or 128 wide, rows on 16 bytes. */
+ * a mask's list as steps, and the two products. Heads have 64 or 128 columns; those behind the ones
+ * there are are zeros. Rows are on 16 bytes, and so many. */
 #ifndef TSI_BACKEND_CUDA_KERNELS_ATTEND_MMA_CUH
 #define TSI_BACKEND_CUDA_KERNELS_ATTEND_MMA_CUH
 
@@ -9,21 +10,43 @@
 #include "tessera/types.h"
 
 enum { KEYS = TSI_CUDA_TILE_KEYS };
-#define LOG2_E 1.4426950408889634 /* powers are of two, not of e */
+#define LOG2_E 1.4426950408889634f /* powers are of two, not of e */
+
+/* ---- a block --------------------------------------------------------------------------------- */
+
+/* Which 128 queries of one head a block has: the last of every head come first, since they see most
+ * where attention is causal. */
+struct queries_at {
+    int64_t b, h, g, first; /* row, head and its group, first query */
+    __device__ explicit queries_at(const tsi_cuda_attend_args &a)
+    {
+        constexpr int M = TSI_CUDA_TILE_QUERIES;
+        int64_t pairs = a.batch * a.heads, tiles = (a.queries + M - 1) / M;
+        int64_t bh = blockIdx.x % pairs;
+        first = (tiles - 1 - blockIdx.x / pairs) * M;
+        b = bh / a.heads, h = bh % a.heads, g = a.group_of[h];
+    }
+};
 
 /* ---- rows in shared memory ------------------------------------------------------------------- */
 
-/* Rows first .. first + ROWS - 1 of a head; those from `end` on are zeros. */
+__device__ inline const uint16_t *head_of(const tsi_cuda_heads &x, int64_t b, int64_t h)
+{
+    return (const uint16_t *)x.data + b * x.stride[0] + h * x.stride[1];
+}
+
+/* Rows first .. first + ROWS - 1 of a head, `width` columns of them; those from `end` on are zeros.
+ */
 template <int D, int ROWS, int THREADS>
 __device__ inline void fetch_rows(uint32_t to, const uint16_t *from, int64_t stride, int64_t first,
-                                  int64_t end)
+                                  int64_t end, int64_t width)
 {
     constexpr int CHUNKS = D / 8;
 #pragma unroll
     for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
         int at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
-        bool there = first + row < end;
-        fetch(chunk_at<D>(to, row, chunk), from + (there ? first + row : 0) * stride + chunk * 8,
+        bool there = first + row < end && chunk * 8 < width;
+        fetch(chunk_at<D>(to, row, chunk), from + (there ? (first + row) * stride + chunk * 8 : 0),
               there ? 16 : 0);
     }
 }
@@ -37,9 +60,9 @@ struct listed_steps { /* the tiles of runs */
     {
         return runs.run == runs.end;
     }
-    __device__ int64_t key() const
+    __device__ int32_t key() const
     {
-        return (int64_t)(runs.run->first + nth) * KEYS;
+        return (runs.run->first + nth) * KEYS;
     }
     __device__ void go_on()
     {
@@ -53,25 +76,44 @@ struct listed_steps { /* the tiles of runs */
  */
 template <int MT> struct seen_bits {
     uint64_t word[MT][2];
+    int64_t mine; /* the first of the rows */
     bool masked;
-    __device__ seen_bits(const tsi_cuda_attend_args &a, const listed_steps &steps, int64_t first,
-                         int64_t mine)
+    __device__ seen_bits(const tsi_cuda_attend_args &, int64_t first, int64_t mine_) : mine(mine_)
     {
-        int64_t left = a.keys - steps.key();
-        uint64_t there = left < KEYS ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
         (void)first;
+    }
+    __device__ void look(const tsi_cuda_attend_args &a, const listed_steps &steps)
+    {
+        int32_t left = (int32_t)a.keys - steps.key();
+        masked = left < KEYS || steps.runs.run->bits >= 0;
+        if (!masked) return;
+        uint64_t there = left < KEYS ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             word[m][0] = word_of(a.tiles, steps.runs.run, mine + m * 16) & there;
             word[m][1] = word_of(a.tiles, steps.runs.run, mine + m * 16 + 8) & there;
         }
-        masked = left < KEYS || steps.runs.run->bits >= 0;
     }
     __device__ bool hides(int m, int half, int column) const
     {
         return !(word[m][half] >> column & 1);
     }
 };
+
+/* Products of pairs that are hidden are -inf. */
+template <int MT, typename S>
+__device__ inline void hide(float (&s)[MT][KEYS / 8][4], const S &seen)
+{
+    if (!seen.masked) return;
+    int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (seen.hides(m, e / 2, n * 8 + column + e % 2)) s[m][n][e] = -INFINITY;
+}
 
 /* ---- results --------------------------------------------------------------------------------- */
 

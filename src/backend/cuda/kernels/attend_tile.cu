@@ -470,15 +470,16 @@ template <typename R, int UNITS> __device__ void keys(const tsi_cuda_attend_args
     load_tile(v, a.v, at(a.v, of.b, of.h, of.first), of.rows, a.width);
     for (int64_t h = 0; h < a.heads; h++) {
         if (a.group_of[h] != of.h) continue;
-        int64_t list = list_of(a.tiles, of.b, h);
-        const int32_t *hull = a.tiles.hull + 2 * (list * a.tiles.columns + column);
-        int64_t begin = (int64_t)hull[0] * TSI_CUDA_TILE_QUERIES;
-        int64_t end = (int64_t)hull[1] * TSI_CUDA_TILE_QUERIES;
-        for (int64_t first = begin; first < end && first < a.queries; first += SIDE) {
-            const tsi_cuda_run *run = run_at(a.tiles, list, first / TSI_CUDA_TILE_QUERIES, column);
-            int64_t left = a.queries - first;
-            block_of r = { of.b, h, first, left < SIDE ? left : SIDE };
-            if (run) take_queries(a, room, dk, dv, of.first, r, run);
+        run_list runs = runs_of_column(a.tiles, list_of(a.tiles, of.b, h), column);
+        for (const tsi_cuda_run *run = runs.run; run < runs.end; run++) {
+            int64_t end = ((int64_t)run->first + run->count) * TSI_CUDA_TILE_QUERIES;
+            if (end > a.queries) end = a.queries;
+            for (int64_t first = (int64_t)run->first * TSI_CUDA_TILE_QUERIES; first < end;
+                 first += SIDE) {
+                int64_t left = end - first;
+                block_of r = { of.b, h, first, left < SIDE ? left : SIDE };
+                take_queries(a, room, dk, dv, of.first, r, run);
+            }
         }
     }
     store(dv, a.dv, at(a.dv, of.b, of.h, of.first), of.rows, a.width);

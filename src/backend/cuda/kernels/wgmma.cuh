@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wgmma.cuh - products of four warps on the tensor cores of sm_90a: 64 rows by 256 columns, 16
- * deep, factors in shared memory, which is read while the warps go on.
+/* wgmma.cuh - products of four warps on the tensor cores of sm_90a: 64 rows by 64, 128, 192 or 256
+ * columns, 16 deep. The right factor is in shared memory, the left one there or in registers; both
+ * are read while the warps go on.
  *
  * A factor in shared memory is blocks of rows of 64 elements (128 bytes), turned as chunk_at<64>
  * turns them (mma.cuh): either its rows are multiplied along them, all below each other, or across
@@ -9,7 +10,7 @@
  *   along them    row 0: k 0 .. 63        across them   k 0: columns 0 .. 63   | columns 64 .. 127
  *                 row 1: k 0 .. 63                      k 1: columns 0 .. 63   | columns 64 .. 127
  *
- * The four warps have the product as mma.cuh says, 16 rows each, 32 times 8 columns.
+ * The four warps have the product as mma.cuh says, 16 rows each, 8 columns after the other.
  *
  * There is nothing of it in code for others (sm_80, and the PTX that later GPUs run): the host asks
  * for these kernels on GPUs of 9.0 alone (tsi_cuda.wide). */
@@ -24,25 +25,7 @@
 #define TSI_HAS_WGMMA 0
 #endif
 
-/* The numbers of 128 registers in an instruction, and the registers. */
-#define WGMMA_REGISTERS                                                                            \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                      \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
-    "%127}"
-#define WGMMA_FOUR(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
-#define WGMMA_16(x, i)                                                                             \
-    WGMMA_FOUR((x)[i]), WGMMA_FOUR((x)[(i) + 1]), WGMMA_FOUR((x)[(i) + 2]), WGMMA_FOUR((x)[(i) + 3])
-#define WGMMA_SUMS(x)                                                                              \
-    WGMMA_16(x, 0), WGMMA_16(x, 4), WGMMA_16(x, 8), WGMMA_16(x, 12), WGMMA_16(x, 16),              \
-        WGMMA_16(x, 20), WGMMA_16(x, 24), WGMMA_16(x, 28)
-
-typedef float wide_sums[32][4]; /* of a thread */
+typedef float wide_sums[32][4]; /* of a thread: 256 columns */
 
 /* Where a factor begins, and the bytes from its first eight rows to the next, and from a block to
  * the next one; rows of 128 bytes, turned. */
@@ -53,29 +36,87 @@ __device__ inline uint64_t factor_at(uint32_t shared, uint32_t block)
            (uint64_t)(EIGHT_ROWS >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The same, so many bytes further on. */
+__device__ inline uint64_t factor_on(uint64_t factor, uint32_t bytes)
+{
+    return factor + (bytes >> 4);
+}
+
+/* ---- one instruction ------------------------------------------------------------------------- */
+
+/* The numbers of a thread's sums in an instruction, and the sums: 32, 64, 96 or 128. */
+#define WGMMA_FIRST_32                                                                             \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_FIRST_64                                                                             \
+    WGMMA_FIRST_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "      \
+                   "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "   \
+                   "%61, %62, %63"
+#define WGMMA_FIRST_96                                                                             \
+    WGMMA_FIRST_64                                                                                 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "      \
+    "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_FIRST_128                                                                            \
+    WGMMA_FIRST_96                                                                                 \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "     \
+    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
+    "%126, %127"
+#define WGMMA_FOUR(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
+#define WGMMA_16(x, i)                                                                             \
+    WGMMA_FOUR((x)[i]), WGMMA_FOUR((x)[(i) + 1]), WGMMA_FOUR((x)[(i) + 2]), WGMMA_FOUR((x)[(i) + 3])
+#define WGMMA_SUMS_32(x) WGMMA_16(x, 0), WGMMA_16(x, 4)
+#define WGMMA_SUMS_64(x) WGMMA_SUMS_32(x), WGMMA_16(x, 8), WGMMA_16(x, 12)
+#define WGMMA_SUMS_96(x) WGMMA_SUMS_64(x), WGMMA_16(x, 16), WGMMA_16(x, 20)
+#define WGMMA_SUMS_128(x) WGMMA_SUMS_96(x), WGMMA_16(x, 24), WGMMA_16(x, 28)
+
 #if TSI_HAS_WGMMA
-#define WGMMA_MULTIPLY(type)                                                                       \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                      \
-                 " " WGMMA_REGISTERS ", %128, %129, 1, 1, 1, %130, %131;"                          \
-                 : WGMMA_SUMS(sum)                                                                 \
-                 : "l"(left), "l"(right), "n"(LEFT_TURNED ? 1 : 0), "n"(RIGHT_TURNED ? 1 : 0))
+/* Both factors in shared memory; `a` to `e` are the numbers behind those of the sums. */
+#define WGMMA_OF_MEMORY(type, columns, count, a, b, c, d, e, ...)                                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type              \
+                 " {" WGMMA_FIRST_##count "}, " a ", " b ", " c ", 1, 1, " d ", " e ";"            \
+                 : WGMMA_SUMS_##count(sum)                                                         \
+                 : "l"(left), "l"(right), "n"(FRESH ? 0 : 1), "n"(LEFT_TURNED ? 1 : 0),            \
+                   "n"(RIGHT_TURNED ? 1 : 0))
+/* The left one in registers. */
+#define WGMMA_OF_REGISTERS(type, columns, count, a, b, c, d, e, f, g)                              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type              \
+                 " {" WGMMA_FIRST_##count "}, {" a ", " b ", " c ", " d "}, " e ", " f             \
+                 ", 1, 1, " g ";"                                                                  \
+                 : WGMMA_SUMS_##count(sum)                                                         \
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right),             \
+                   "n"(FRESH ? 0 : 1), "n"(RIGHT_TURNED ? 1 : 0))
 #else
-#define WGMMA_MULTIPLY(type) ((void)sum, (void)left, (void)right, __trap())
+#define WGMMA_OF_MEMORY(...) ((void)sum, (void)left, (void)right, __trap())
+#define WGMMA_OF_REGISTERS(...) ((void)sum, (void)left, (void)right, __trap())
 #endif
 
-/* sum += left right, later. TURNED: the factor is multiplied across its rows. */
-template <bool LEFT_TURNED, bool RIGHT_TURNED>
-__device__ inline void multiply_later(of_bf16, wide_sums &sum, uint64_t left, uint64_t right)
-{
-    WGMMA_MULTIPLY("bf16");
-}
-template <bool LEFT_TURNED, bool RIGHT_TURNED>
-__device__ inline void multiply_later(of_f16, wide_sums &sum, uint64_t left, uint64_t right)
-{
-    WGMMA_MULTIPLY("f16");
-}
+/* sum += left right, later; FRESH: sum = left right. TURNED: the factor is multiplied across its
+ * rows. A left factor in registers lies there as a product does, 16 of its columns in four pairs of
+ * a dtype (mma.cuh), and stays until the product is done. */
+#define WGMMA_FUNCTIONS(half, type, columns, count, ...)                                           \
+    template <bool LEFT_TURNED, bool RIGHT_TURNED, bool FRESH = false>                             \
+    __device__ inline void multiply_later(half, float (&sum)[count / 4][4], uint64_t left,         \
+                                          uint64_t right)                                          \
+    {                                                                                              \
+        WGMMA_OF_MEMORY(type, columns, count, __VA_ARGS__);                                        \
+    }                                                                                              \
+    template <bool RIGHT_TURNED, bool FRESH = false>                                               \
+    __device__ inline void multiply_later(half, float (&sum)[count / 4][4],                        \
+                                          const uint32_t (&left)[4], uint64_t right)               \
+    {                                                                                              \
+        WGMMA_OF_REGISTERS(type, columns, count, __VA_ARGS__);                                     \
+    }
+#define WGMMA_WIDTHS(half, type)                                                                   \
+    WGMMA_FUNCTIONS(half, type, "64", 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")         \
+    WGMMA_FUNCTIONS(half, type, "128", 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")        \
+    WGMMA_FUNCTIONS(half, type, "192", 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")     \
+    WGMMA_FUNCTIONS(half, type, "256", 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+WGMMA_WIDTHS(of_bf16, "bf16")
+WGMMA_WIDTHS(of_f16, "f16")
 
-/* Before the first product, whose sums were written otherwise. */
+/* ---- their order ----------------------------------------------------------------------------- */
+
+/* Before the first product, whose sums, or whose factor in registers, were written otherwise. */
 __device__ inline void products_begin()
 {
 #if TSI_HAS_WGMMA
@@ -95,6 +136,17 @@ template <int LATER = 0> __device__ inline void products_wait()
 {
 #if TSI_HAS_WGMMA
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
+#endif
+}
+
+/* What is computed with these numbers before it is computed before it, and behind it behind: the
+ * compiler knows nothing of waits, and would move sums before one, or other work behind it. */
+template <int N> __device__ inline void products_there(float (&sum)[N][4])
+{
+#if TSI_HAS_WGMMA
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        asm volatile("" : WGMMA_FOUR(sum[n])::"memory");
 #endif
 }
 
