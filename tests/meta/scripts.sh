@@ -16,17 +16,14 @@ done > "$work/idle"
 nothing_in "repair 21: every test script is executable" "$work/idle"
 
 # What was once repaired is found in the tests by its number: "repair 7", "Repairs 27 and 28", repair_3_of_what.
-unnumbered() { # word numbers ...
-    word=$1
-    shift
-    for number in "$@"; do
-        grep -rqiE "${word}s?[ _]([0-9]+ and )?$number([^0-9]|\$)" "$root/tests" || echo "$word $number has no test"
-    done
-}
+grep -rohiE --include='*.[ch]' --include='*.cpp' --include='*.py' --include='*.sh' \
+    '(repair|friction)s?[ _]([0-9]+ and )?[0-9]+' "$root/tests" | tr 'RF_' 'rf ' | sed -E 's/ and / /; s/^([a-z]+)s /\1 /' |
+    awk '{ for (i = 2; i <= NF; i++) print $1, $i }' > "$work/numbered"
 {
-    unnumbered repair $(seq 35)
-    unnumbered friction $(seq 5)
-} > "$work/unnumbered"
+    for number in $(seq 35); do echo "repair $number"; done
+    for number in $(seq 5); do echo "friction $number"; done
+} > "$work/wanted"
+grep -vxFf "$work/numbered" "$work/wanted" | sed 's/$/ has no test/' > "$work/unnumbered"
 nothing_in "every repair has a test under its number" "$work/unnumbered"
 # Programs that are no file of one of the kinds are started by name: by tests and by the sanitizers.
 for sample in asan tsan; do
