@@ -159,6 +159,7 @@ ts_status tsi_leaf_settle(tsi_leaf *leaf)
     if (!leaf->grad || !ts_tensor_layout(leaf->grad)) return TS_OK;
     TSI_TRY(tsi_leaf_at_border(leaf, true));
     if (leaf->settled || !leaf->layout) return TS_OK;
+    if (leaf->alone) TSI_TRY(leaf->alone(leaf->complete_context));
     leaf->settled = 1;
     ts_tensor *sum = as_leaf_lies(leaf, leaf->grad);
     if (leaf->reduced) {

@@ -55,6 +55,7 @@ typedef struct tsi_leaf { /* what has a gradient of its own; counted by tensors 
     /* Somebody else settles it, with others: told when it is complete; or NULL. What earlier
      * backwards left is then kept apart from what this one adds, which lies elsewhere. */
     ts_status (*complete)(void *context);
+    ts_status (*alone)(void *context); /* (optional) may it be settled by itself? Else why not */
     void *complete_context;
     ts_tensor *reduced; /* a variable, or NULL */
     uint64_t kept_in;   /* number of the recording that made it, or noted it (border.c); 0: none */

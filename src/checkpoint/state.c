@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/comm.h"
+#include "nn/module.h"
 #include "tensor/tensor.h"
 
 enum { NAME_BYTES = 1024 };
@@ -209,6 +210,8 @@ static ts_status visit_tensor(const char *name, ts_tensor *tensor, void *context
     if (strncmp(full, "tessera.", 8) == 0)
         return TSI_FAIL(TS_ERR_ARG, "state: \"%s\": names that begin with \"tessera.\" are taken",
                         full);
+    tsi_param *body = tsi_param_of(tensor); /* the shard is the value, not what is gathered */
+    if (body && body->unit_cut) TSI_TRY(body->unit_cut(body));
     if (!tensor->layout) return tsi_tensor_refuse(tensor, "state: %s", full);
     return v->fn(full, v->part->kind == TSI_PART_OPTIMIZER ? "optimizer" : "", tensor, v->context);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* border.c - switches of a unit (ts_fsdp_set) at the border of a recorded step (base/keep.h): they
- * are in its kept work as they were when it was recorded.
+ * are in its kept work as they were when it was recorded. So is how often ranks that share shards
+ * gathered them: after a reset each rank counts on from elsewhere, until they join again.
  *
  * One that the step sets before its unit does anything in it is the step's own. The others must be
  * as they were found, else the step is not run again. What the step set is set behind each run. */
@@ -40,6 +41,20 @@ static ts_status check(void *context)
     return TS_OK;
 }
 
+/* Ranks meet again where their shards lie: there the recorded step reads them. */
+static ts_status enter(void *context)
+{
+    tsi_unit *u = ((const tsi_unit_border *)context)->unit;
+    int64_t serial = u->serial;
+    if (u->shares <= 0 || u->joined) return TS_OK;
+    TSI_TRY(tsi_unit_join(u));
+    if (u->serial == serial) return TS_OK;
+    return TSI_FAIL_BLAST(TS_BLAST_LOCAL, TS_ERR_STATE,
+                          "step: the shards of unit %s lie elsewhere since ts_module_reset: record "
+                          "another one",
+                          u->name);
+}
+
 static ts_status settle(void *context)
 {
     tsi_unit_border *b = context;
@@ -70,9 +85,12 @@ static tsi_unit_border *border_of(tsi_unit *u)
     b->unit = u;
     for (int32_t i = 0; i < SWITCHES; i++)
         b->found[i] = *switch_of(u, i);
-    const tsi_kept_border kept = {
-        .settle = settle, .check = check, .leave = leave, .destroy = tsi_free, .context = b
-    };
+    const tsi_kept_border kept = { .settle = settle,
+                                   .check = check,
+                                   .enter = enter,
+                                   .leave = leave,
+                                   .destroy = tsi_free,
+                                   .context = b };
     if (tsi_keep_border(u->rank, kept) == TS_OK) u->border = b;
     return u->border;
 }

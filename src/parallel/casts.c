@@ -16,10 +16,16 @@ static bool is_real(int32_t dtype)
 ts_status tsi_unit_check_casts(const tsi_unit *u)
 {
     const ts_fsdp_options *o = &u->options;
-    if (o->output && (o->output < 0 || o->output >= TS_DTYPE_COUNT || !is_real(o->output)))
-        return TSI_FAIL(TS_ERR_DTYPE,
-                        "fsdp: unit %s: the dtype of outputs is %s, which is not real", u->name,
-                        ts_dtype_name((ts_dtype)o->output));
+    const struct {
+        const char *what;
+        int32_t dtype;
+    } all[] = { { "outputs", o->output }, { "compute", o->compute }, { "reductions", o->reduce } };
+    for (size_t i = 0; i < TSI_COUNT_OF(all); i++) {
+        int32_t dtype = all[i].dtype;
+        if (!dtype || (dtype > 0 && dtype < TS_DTYPE_COUNT && is_real(dtype))) continue;
+        return TSI_FAIL(TS_ERR_DTYPE, "fsdp: unit %s: the dtype of %s is %s, which is not real",
+                        u->name, all[i].what, ts_dtype_name((ts_dtype)dtype));
+    }
     if (o->cast_inputs && !o->compute)
         return TSI_FAIL(
             TS_ERR_ARG,

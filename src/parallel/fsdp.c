@@ -104,16 +104,27 @@ static ts_status check_trigger(tsi_unit *u)
                     u->name, (long long)u->trained);
 }
 
+/* Is it a parameter of the unit, which is gathered, or does it lie where one does, as views of it
+ * do? */
+static bool shows_param(const ts_tensor *t, const tsi_unit *u)
+{
+    const tsi_storage *storage = t->array ? t->array->storage : NULL;
+    for (int64_t k = 0; k < u->count; k++) {
+        const ts_tensor *value = u->param[k].value;
+        if (value == t || (storage && value->array && value->array->storage == storage))
+            return true;
+    }
+    return false;
+}
+
 /* Will the gradient of this call look at a parameter of the unit? Those of functions, and of what
- * is made again, may. What is held is not looked at: it is another line of memory. */
+ * is made again, may. */
 static bool node_reads(const tsi_node *node, const tsi_unit *u)
 {
     bool tells = (node->op || node->rounds || tsi_node_moves(node)) && !node->thin;
     if (!tells) return true;
-    for (int32_t i = 0; node->saved && i < node->input_count + node->output_count; i++) {
-        for (int64_t k = 0; node->saved[i] && k < u->count; k++)
-            if (u->param[k].value == node->saved[i]) return true;
-    }
+    for (int32_t i = 0; node->saved && i < node->input_count + node->output_count; i++)
+        if (node->saved[i] && shows_param(node->saved[i], u)) return true;
     return false;
 }
 
@@ -126,9 +137,18 @@ static void note_reads(tsi_unit *u)
         u->spares_backward = !node_reads(&tape->node[i], u);
 }
 
+/* Backwards of calls on a tape that is not the one of this call may never come. */
+static void note_tape(tsi_unit *u)
+{
+    uint64_t mark = tsi_tape_recording(u->rank)->scope_mark;
+    if (mark != u->tape_mark) u->open = 0;
+    u->tape_mark = mark;
+}
+
 static ts_status end_forward(ts_module *m, tsi_unit *u)
 {
     bool records = u->users == 1 && nodes_of(m->rank) > u->node_first;
+    if (records) note_tape(u);
     if (records) u->recorded = 1;
     if (records) note_reads(u);
     if (records) tsi_unit_look(u, true);
@@ -208,16 +228,34 @@ static ts_status reset(ts_module *m, void *context)
     return TS_OK;
 }
 
-/* What a user's function gave is what was asked for. */
-ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, const ts_sharding *const *to,
-                               int32_t count, ts_tensor *const *out)
+static bool is_alike(const ts_tensor *a, const ts_tensor *b)
 {
+    ts_shape x = ts_tensor_shape(a), y = ts_tensor_shape(b);
+    bool same = ts_tensor_dtype(a) == ts_tensor_dtype(b) && x.ndim == y.ndim;
+    for (int32_t d = 0; same && d < x.ndim; d++)
+        same = x.extent[d] == y.extent[d];
+    return same;
+}
+
+/* What a user's function, which said `status`, gave is what was asked for. */
+ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, ts_status status,
+                               ts_tensor *const *from, const ts_sharding *const *to, int32_t count,
+                               ts_tensor *const *out)
+{
+    if (status != TS_OK && ts_rank_status(u->rank) == TS_OK)
+        return TSI_FAIL(status, "fsdp: unit %s: its own %s returned %s", u->name, what,
+                        ts_status_name(status));
     for (int32_t i = 0; i < count; i++) {
         const ts_layout *layout = out[i] ? ts_tensor_layout(out[i]) : NULL;
-        if (layout && layout->sharding == to[i]) continue;
+        bool same = layout && layout->sharding == to[i] && is_alike(from[i], out[i]);
+        if (same) continue;
         if (ts_rank_status(u->rank) != TS_OK) return ts_rank_status(u->rank);
-        return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: its own %s gave %s for tensor %d of %d",
-                        u->name, what, layout ? layout->text : "nothing", i, count);
+        return TSI_FAIL(TS_ERR_ARG,
+                        "fsdp: unit %s: its own %s gave %s of %s for tensor %d of %d, "
+                        "which is of %s",
+                        u->name, what, layout ? layout->text : "nothing",
+                        layout ? ts_dtype_name(ts_tensor_dtype(out[i])) : "no dtype", i, count,
+                        ts_dtype_name(ts_tensor_dtype(from[i])));
     }
     return TS_OK;
 }
@@ -229,7 +267,7 @@ static void unit_free(tsi_unit *u)
     for (int64_t i = 0; i < u->count; i++) {
         tsi_unit_param *p = &u->param[i];
         tsi_leaf *leaf = tsi_leaf_of(p->value);
-        if (leaf && leaf->complete_context == p) leaf->complete = NULL;
+        if (leaf && leaf->complete_context == p) leaf->complete = leaf->alone = NULL;
         p->param->unit = NULL;
         p->param->unit_block = NULL;
         p->param->unit_cut = NULL;
@@ -307,11 +345,20 @@ static ts_status room_for_param(tsi_unit *u)
     return TS_OK;
 }
 
-/* Nobody reads the whole between two steps, though it may have been left there for the next one. */
+/* Nobody reads the whole between two steps, though it may have been left there for the next one.
+ * What is shown in fewer bits is not what is saved, read from a file or updated. */
 static ts_status cut(tsi_param *param)
 {
     tsi_unit *u = param->unit;
-    return u->state == TSI_UNIT_WHOLE && u->users == 0 ? tsi_unit_drop(u, false) : TS_OK;
+    char name[TSI_PARAM_NAME_MAX];
+    if (u->state != TSI_UNIT_WHOLE) return TS_OK;
+    if (u->users == 0) return tsi_unit_drop(u, false);
+    if (param->value->dtype == param->dtype) return TS_OK;
+    (void)tsi_name_text(&param->name, name, sizeof name);
+    return TSI_FAIL(TS_ERR_STATE,
+                    "fsdp: unit %s is gathered, so that %s is there in %s alone: let go of it "
+                    "before parameters are saved, loaded or updated (ts_fsdp_release)",
+                    u->name, name, ts_dtype_name((ts_dtype)param->value->dtype));
 }
 
 /* Where shards lie, gradients are to lie, too. */
@@ -366,12 +413,24 @@ static ts_status count_frozen(ts_module *m, tsi_param *param, const char *name, 
     return TS_OK;
 }
 
+static const ts_module *top_of(const ts_module *m)
+{
+    while (m->parent)
+        m = m->parent;
+    return m;
+}
+
 static ts_status check_module(const ts_module *m, const ts_module *first, const char *name)
 {
     frozen_count count = { 0 };
     if (m->unit) return TSI_FAIL(TS_ERR_STATE, "fsdp: %s is a unit already", name);
     if (m->mesh->desc != first->mesh->desc)
         return TSI_FAIL(TS_ERR_MESH, "fsdp: %s lies on another mesh than the first of its unit",
+                        name);
+    if (top_of(m) != top_of(first))
+        return TSI_FAIL(TS_ERR_ARG,
+                        "fsdp: %s is in another tree of modules than the first of its "
+                        "unit",
                         name);
     TSI_TRY(tsi_module_visit((ts_module *)(uintptr_t)m, count_frozen, &count));
     if (!m->parent && count.all > 0 && count.frozen == count.all)
@@ -544,6 +603,10 @@ ts_status ts_fsdp_together(ts_module *const *m, int32_t count, const ts_fsdp_opt
     for (int32_t i = 0; i < count; i++) {
         if (!m[i]) return TSI_FAIL(TS_ERR_NULL, "fsdp: module %d of the unit is NULL", i);
         TSI_TRY(check_module(m[i], m[0], tsi_unit_title(m[i], name, sizeof name)));
+        for (int32_t k = 0; k < i; k++)
+            if (m[k] == m[i])
+                return TSI_FAIL(TS_ERR_ARG, "fsdp: %s is twice among the modules of its unit",
+                                tsi_unit_title(m[i], name, sizeof name));
     }
     tsi_unit *u = make_chain(m, count, options);
     if (!u) return ts_rank_status(m[0]->rank);

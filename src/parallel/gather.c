@@ -151,8 +151,8 @@ static ts_status move_all(const tsi_unit *u, ts_tensor *const *from, const ts_sh
 {
     if (!u->options.gather_fn)
         return tsi_redistribute_tagged(from, to, count, TSI_TAG_GATHERED, out);
-    TSI_TRY(u->options.gather_fn(from, to, count, out, u->options.move_context));
-    return tsi_unit_check_moved(u, "gather", to, count, out);
+    ts_status status = u->options.gather_fn(from, to, count, out, u->options.move_context);
+    return tsi_unit_check_moved(u, "gather", status, from, to, count, out);
 }
 
 /* One round of all that travels. */

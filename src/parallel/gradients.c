@@ -82,6 +82,7 @@ TSI_STEP_PATH ts_status tsi_unit_watch(tsi_unit *u)
         if (!leaf) continue;
         u->trained++;
         leaf->complete = leaf_complete;
+        leaf->alone = u->options.unused ? tsi_unit_settles_together : NULL;
         leaf->complete_context = &u->param[i];
     }
     return TS_OK;
@@ -131,6 +132,18 @@ typedef struct round_list { /* room for all parameters of the unit */
     int32_t count;
 } round_list;
 
+/* The same terms in another dtype, of the innermost scope: with fewer bits each is rounded by
+ * itself, where a cast of the tensor would add them up first. NULL: recorded. */
+static ts_tensor *cast_terms(ts_tensor *grad, ts_dtype dtype)
+{
+    if (tsi_tensor_ready(grad) != TS_OK) return NULL;
+    tsi_array *block = tsi_tensor_block_tagged(grad->mesh, grad->layout, dtype, TSI_TAG_GRADIENT);
+    if (block && tsi_array_copy(block, grad->array) == TS_OK)
+        return tsi_tensor_make(grad->mesh, grad->layout, dtype, block, NULL);
+    tsi_array_release(block);
+    return NULL;
+}
+
 static ts_status list_fill(tsi_unit *u, round_list *list)
 {
     for (int64_t i = 0; i < u->count; i++) {
@@ -141,7 +154,7 @@ static ts_status list_fill(tsi_unit *u, round_list *list)
         if (!leaf || leaf->settled || !leaf->grad || !ts_tensor_layout(leaf->grad)) continue;
         ts_tensor *grad = leaf->grad;
         if (u->options.reduce && u->options.reduce != grad->dtype)
-            grad = ts_cast(grad, (ts_dtype)u->options.reduce);
+            grad = cast_terms(grad, (ts_dtype)u->options.reduce);
         const ts_sharding *to = grad ? target_of(u, leaf) : NULL;
         if (!to) return ts_rank_status(u->rank);
         list->leaf[list->count] = leaf;
@@ -157,9 +170,10 @@ static ts_status reduce_all(const tsi_unit *u, round_list *list)
     if (!u->options.reduce_fn)
         return tsi_redistribute_tagged(list->from, list->to, list->count, TSI_TAG_GRADIENT,
                                        list->out);
-    TSI_TRY(u->options.reduce_fn(list->from, list->to, list->count, list->out,
-                                 u->options.move_context));
-    return tsi_unit_check_moved(u, "reduction", list->to, list->count, list->out);
+    ts_status status =
+        u->options.reduce_fn(list->from, list->to, list->count, list->out, u->options.move_context);
+    return tsi_unit_check_moved(u, "reduction", status, list->from, list->to, list->count,
+                                list->out);
 }
 
 static ts_status list_run(tsi_unit *u, round_list *list)

@@ -23,6 +23,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/log.h"
+#include "comm/again.h"
 #include "parallel/unit.h"
 
 /* ---- the units of a tree --------------------------------------------------------------------- */
@@ -73,6 +74,7 @@ ts_status tsi_units_find(tsi_unit *u)
     if (!all) all = tsi_calloc(1, sizeof *all);
     if (!all) return tsi_fail_memory("the units of a tree", sizeof *all);
     all->stats.struct_size = sizeof all->stats;
+    if (all->references == 0) all->epoch = tsi_again_epoch(u->rank);
     ts_status status = join_below(top, all);
     forget_inner(all);
     if (status == TS_OK || all->references > 0) return status;
@@ -170,8 +172,23 @@ static bool is_whole(const tsi_unit_order *order)
     return open == 0;
 }
 
+/* Ranks that a fault ended, each where it was, agree anew on the first calls of units, and on what
+ * follows what. */
+static void agree_anew(tsi_units *all)
+{
+    all->epoch = tsi_again_epoch(all->unit[0]->rank);
+    all->noted.count = 0;
+    for (int32_t i = 0; i < TSI_UNIT_ORDERS; i++)
+        all->order[i].count = all->order[i].used = 0;
+    for (int64_t i = 0; i < all->unit_count; i++)
+        all->unit[i]->agreed = 0;
+}
+
 void tsi_units_forget(tsi_units *all)
 {
+    ts_rank *rank = all->unit_count > 0 ? all->unit[0]->rank : NULL;
+    bool failed = rank && ts_rank_status(rank) != TS_OK;
+    if (failed || (rank && all->epoch != tsi_again_epoch(rank))) agree_anew(all);
     if (is_whole(&all->noted)) keep_order(all); /* it had ended */
     all->noted.count = 0;
     all->followed = NULL;

@@ -130,6 +130,7 @@ typedef struct tsi_unit {
     int32_t spares_backward;        /* no gradient of its open calls reads a parameter of it */
     int32_t recorded;   /* the calls of its modules left something for backward to pass */
     int64_t open;       /* such calls whose backwards have not ended */
+    uint64_t tape_mark; /* of the tape of the last of them */
     int64_t node_first; /* of the tape, when the call that is going on began; -1: none records */
     ts_mesh *groups;    /* retained: the mesh with the cutting axis split, or NULL */
 } tsi_unit;
@@ -160,6 +161,7 @@ typedef struct tsi_units {
     tsi_unit_order *followed;              /* one of them; NULL: none begins as this step did */
     int64_t at;                            /* events of it that have come */
     int64_t clock;
+    uint64_t epoch;      /* recoveries of the world when orders were forgotten last */
     int32_t said;        /* that no order was as the step */
     tsi_unit *reducing;  /* whose gradients are on their way, or NULL */
     uint64_t reduced_in; /* which backward began that */
@@ -187,8 +189,9 @@ ts_status tsi_unit_place_anew(tsi_param *param, const ts_sharding *whole);
 /* ---- fsdp.c */
 /* The full name of a module for sentences, in `out`. */
 const char *tsi_unit_title(const ts_module *m, char *out, size_t size);
-ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, const ts_sharding *const *to,
-                               int32_t count, ts_tensor *const *out);
+ts_status tsi_unit_check_moved(const tsi_unit *u, const char *what, ts_status status,
+                               ts_tensor *const *from, const ts_sharding *const *to, int32_t count,
+                               ts_tensor *const *out);
 
 /* ---- gather.c */
 ts_status tsi_unit_gather(tsi_unit *u);       /* CUT -> COMING; else nothing */
@@ -244,6 +247,8 @@ ts_status tsi_units_settle(tsi_units *all); /* waits for what is on its way */
 ts_status tsi_unit_agree(tsi_unit *u); /* [coll] which gradients are reduced */
 void tsi_unit_note_use(tsi_unit *u);   /* of the backward that ends, a lazy one, too */
 void tsi_unit_forget_use(tsi_unit *u); /* as if none had been noted */
+/* tsi_leaf.alone: not where ranks may have used different parameters since they agreed last. */
+ts_status tsi_unit_settles_together(void *param);
 
 /* ---- order.c */
 ts_status tsi_units_find(tsi_unit *u); /* sets u->all */

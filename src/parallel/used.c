@@ -308,6 +308,22 @@ void tsi_unit_forget_use(tsi_unit *u)
     }
 }
 
+ts_status tsi_unit_settles_together(void *param)
+{
+    const tsi_unit_param *p = param;
+    const tsi_unit *u = p->unit;
+    char name[TSI_PARAM_NAME_MAX];
+    const tsi_leaf *leaf = tsi_leaf_of(p->value);
+    bool agreed = leaf && leaf->terms == p->terms && p->history == 0;
+    if (agreed || ts_mesh_size(u->mesh, NULL) == 1) return TS_OK;
+    (void)tsi_name_text(&p->param->name, name, sizeof name);
+    return TSI_FAIL(TS_ERR_STATE,
+                    "fsdp: unit %s: the gradient of parameter %s is to be settled, and ranks have "
+                    "not agreed on which ones they used (options.unused): they do in a backward "
+                    "that is not lazy and comes to the unit",
+                    u->name, name);
+}
+
 ts_status tsi_unit_agree(tsi_unit *u)
 {
     TSI_TRY(tsi_comm_now(u->rank, "fsdp"));

@@ -17,7 +17,8 @@ nothing_in "repair 21: every test script is executable" "$work/idle"
 
 # What was once repaired is found in the tests by its number: "repair 7", "Repairs 27 and 28", repair_3_of_what.
 grep -rohiE --include='*.[ch]' --include='*.cpp' --include='*.py' --include='*.sh' \
-    '(repair|friction)s?[ _]([0-9]+ and )?[0-9]+' "$root/tests" | tr 'RF_' 'rf ' | sed -E 's/ and / /; s/^([a-z]+)s /\1 /' |
+    '(repair|friction)s?[ _]([0-9]+ and )?[0-9]+' "$root/tests" |
+    tr 'RF_' 'rf ' | sed -E 's/ and / /; s/^([a-z]+)s /\1 /' |
     awk '{ for (i = 2; i <= NF; i++) print $1, $i }' > "$work/numbered"
 {
     for number in $(seq 35); do echo "repair $number"; done
