@@ -73,6 +73,11 @@ static ts_status place_param(ts_module *m, tsi_param *param, const char *name, v
     if (!line.pattern) return TS_OK;
     if (ts_tensor_layout(param->value))
         return TSI_FAIL(TS_ERR_STATE, "plan: the parameter %s is materialised already", name);
+    if (param->unit)
+        return TSI_FAIL(TS_ERR_STATE,
+                        "plan: the parameter %s is in a unit already, which goes by the plan that "
+                        "it found: plans come before ts_fsdp",
+                        name);
     char *copy = tsi_alloc(line.value_length + 1);
     if (!copy) return tsi_fail_memory("placements of a parameter", line.value_length + 1);
     memcpy(copy, line.value, line.value_length);

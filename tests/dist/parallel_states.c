@@ -203,6 +203,11 @@ TS_TEST_RANKS(fsdp_refuses_trees_and_dtypes, 1, 2)
     (void)refused(t, ts_fsdp(n.block[0], &whole),
                   "unit blocks.0: the dtype of reductions is i32, which is not real");
     (void)ts_scope_close(scope);
+    TEST_OK(t, ts_fsdp(n.block[1], NULL));
+    scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    (void)refused(t, ts_module_plan(n.root, "blocks.1.weight: fsdp:S(1)"),
+                  "the parameter blocks.1.weight is in a unit already");
+    (void)ts_scope_close(scope);
     ts_module_destroy(n.root);
     ts_module_destroy(other.root);
 }
