@@ -35,6 +35,12 @@ ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work)
     return append(rank->kept, work);
 }
 
+ts_status tsi_keep_apart(ts_rank *rank, tsi_kept_work work)
+{
+    TSI_ASSERT(rank->kept && rank->kept->inside == rank->kept->paused);
+    return append(rank->kept, work);
+}
+
 /* Until come_back the rank's work is its own affair; what was captured so far comes before it. */
 static ts_status leave(tsi_kept *kept)
 {
@@ -105,7 +111,8 @@ tsi_kept_stream *tsi_keep_stream(tsi_kept *kept, uint64_t recorded)
 
 uint64_t tsi_kept_stream_now(const ts_rank *rank, uint64_t recorded)
 {
-    const tsi_kept_stream *found = rank->kept ? stream_find(rank->kept, recorded) : NULL;
+    const tsi_kept *kept = rank->kept;
+    const tsi_kept_stream *found = kept && kept->drawn == 0 ? stream_find(kept, recorded) : NULL;
     return found ? found->now : recorded;
 }
 

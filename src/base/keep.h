@@ -24,6 +24,7 @@ typedef enum tsi_kept_order {
     TSI_KEPT_RANDOM, /* draws and what uses them stay in order */
     TSI_KEPT_ISSUE,  /* begins an operation: those have one order on all ranks */
     TSI_KEPT_MEET,   /* begins one and waits for it */
+    TSI_KEPT_DRAWN,  /* MEET that uses draws: RANDOM as well */
     TSI_KEPT_WAIT,   /* for what the work of the same context began, and behind that */
     TSI_KEPT_PART,   /* goes on with what the work of the same context began, before the wait */
     TSI_KEPT_BATCH,  /* from here to the end of the batch is one piece */
@@ -78,6 +79,7 @@ typedef struct tsi_kept { /* zero is an empty one */
     int64_t stream_count, stream_capacity;
     int32_t inside;     /* depth of functions that run; > 0: nothing is kept */
     int32_t paused;     /* of them, those between tsi_keep_pause and tsi_keep_resume */
+    int32_t drawn;      /* depth of functions that know what is drawn now */
     _Atomic int64_t at; /* the piece of work that the latest run began last; any thread looks */
     /* (optional) Of a device that captures: what is asked of it goes into a graph until it is
      * turned off, which runs the graph and keeps it. */
@@ -118,6 +120,8 @@ static inline bool tsi_captures(const ts_rank *rank)
 ts_status tsi_keep_work(ts_rank *rank, tsi_kept_work work);
 /* Keeps work that was done already; the rank keeps. Takes the context. */
 ts_status tsi_keep_done(ts_rank *rank, tsi_kept_work work);
+/* The same between pause and resume too: before what is kept as a whole behind them. */
+ts_status tsi_keep_apart(ts_rank *rank, tsi_kept_work work);
 /* Everything until the matching end is the caller's own affair: a question whose answer is known
  * when the step runs again, or work that is kept as a whole by other means. */
 void tsi_keep_pause(const ts_rank *rank);

@@ -29,6 +29,7 @@ static bool begins(const tsi_kept_work *work)
     switch (work->kind->order) {
     case TSI_KEPT_ISSUE:
     case TSI_KEPT_MEET:
+    case TSI_KEPT_DRAWN:
     case TSI_KEPT_BATCH:
     case TSI_KEPT_CLOSE:
         return true;

@@ -374,6 +374,11 @@ static ts_status tie_by_kind(tsi_works *w, latest *l, int64_t i)
         return TS_OK;
     case TSI_KEPT_WAIT:
         return tie(w, l->last, i);
+    case TSI_KEPT_DRAWN:
+        TSI_TRY(tie(w, l->random, i));
+        l->random = i;
+        TSI_TRY(tie(w, l->last, i));
+        return add_begin(w, i);
     case TSI_KEPT_MEET:
         TSI_TRY(tie(w, l->last, i));
         return add_begin(w, i);

@@ -201,7 +201,9 @@ static uint64_t draw(ts_rank *rank, tsi_tensor_state *state)
     if (!counter) return 0;
     tsi_undo undo = { .stream = label, .ordinal = counter->next };
     tsi_tensor_undo_push(rank, &undo);
-    return tsi_hash_mix(label, (uint64_t)++counter->next);
+    uint64_t stream = tsi_hash_mix(label, (uint64_t)++counter->next);
+    tsi_keep_draw(rank, stream);
+    return stream;
 }
 
 uint64_t tsi_random_stream(ts_rank *rank, const char *name)

@@ -20,6 +20,20 @@ static inline void tsi_scope_relabel(ts_scope scope, const char *label)
     tsi_frame_top(tsi_slot_get(scope.rank, TSI_SLOT_TENSOR))->label = label;
     scope.rank->label = label;
 }
+/* The scope, which was opened just now, says of what is done inside what another one said. */
+static inline void tsi_scope_as(ts_scope scope, const tsi_frame *said)
+{
+    tsi_frame *frame = tsi_frame_top(tsi_slot_get(scope.rank, TSI_SLOT_TENSOR));
+    TSI_ASSERT(frame->mark == scope.mark);
+    tsi_scope_relabel(scope, said->label);
+    frame->implicit_bytes_max = said->implicit_bytes_max;
+    frame->moves = said->moves;
+    frame->no_grad = frame->no_grad || said->no_grad;
+    frame->attention = said->attention;
+    frame->attention_forbid = said->attention_forbid;
+    frame->product = said->product;
+    frame->product_forbid = said->product_forbid;
+}
 /* A scope for the temporaries of a function that is made of others: opened only where the innermost
  * one would not collect them, since its caller owns; else none, which may be left and closed too.
  */

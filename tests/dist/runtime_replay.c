@@ -444,10 +444,49 @@ typedef struct noisy {
     ts_module *again;   /* the second draw is made twice: forward and once more for backward */
 } noisy;
 
+static ts_status mixed_infer(const void *attributes, const ts_meta *in, ts_meta *out)
+{
+    (void)attributes;
+    out[0] = in[0];
+    return TS_OK;
+}
+
+static ts_status mixed_shard(const void *attributes, const ts_meta *in, int32_t rule,
+                             const char **text)
+{
+    (void)attributes, (void)in;
+    *text = rule == 0 ? "S(0)->S(0)" : NULL;
+    return TS_OK;
+}
+
+/* An operator that communicates and draws inside: it is kept as a whole. */
+static void mixed(const ts_op_io *io)
+{
+    ts_tensor *whole = ts_dropout(ts_redistribute(io->input[0], "R"), 0.3);
+    ts_scope inner = ts_scope_open(io->rank, "inner");
+    whole = ts_scope_leave(inner, ts_dropout(whole, 0.1));
+    io->output[0] = ts_redistribute_to(whole, io->output_sharding[0]);
+}
+
+static void mixed_grad(const ts_op_io *io)
+{
+    io->output[0] = ts_mul_scalar(io->input[0], 1.5);
+}
+
+static const ts_op_desc mixed_desc = { .struct_size = sizeof(ts_op_desc),
+                                       .name = "test.mixed",
+                                       .input_count = 1,
+                                       .output_count = 1,
+                                       .infer = mixed_infer,
+                                       .shard = mixed_shard,
+                                       .compose = mixed,
+                                       .grad = mixed_grad };
+
 static void noise(void *state, const ts_module_io *io)
 {
     (void)state;
-    io->output[0] = ts_dropout(ts_mul(io->input[0], io->input[0]), 0.4);
+    ts_tensor *x = ts_op_apply(ts_op_register(io->rank, &mixed_desc), io->input, NULL);
+    io->output[0] = ts_dropout(ts_mul(x, x), 0.4);
 }
 
 static const ts_module_desc noise_desc = { .struct_size = sizeof(ts_module_desc),

@@ -155,9 +155,6 @@ bool tsi_op_arrives(const tsi_op_plan *plan, const ts_tensor *x, int32_t *dim);
 ts_status tsi_op_run_arriving(const tsi_op_plan *plan, const tsi_kernel_io *io,
                               ts_tensor *const *in, tsi_array *const *result, int32_t dim);
 
-/* The rank keeps: the call draws from `stream`. What was drawn before is drawn from the same stream
- * again: a recomputation, a gradient. (kept_draw.c) */
-ts_status tsi_op_keep_stream(ts_rank *rank, const tsi_op_plan *plan, uint64_t stream);
 /* [coll] over the plan's mesh. The sentence has the ranks that differ, and this rank's plan.
  * (check_plan.c) */
 TSI_COLD ts_status tsi_op_check_plan(const tsi_op_plan *plan);

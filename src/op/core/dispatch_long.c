@@ -408,8 +408,11 @@ ts_status tsi_op_run_long(ts_rank *rank, tsi_op_state *state, tsi_op_plan *plan,
                           const tsi_op_args *args, uint64_t stream, ts_tensor **out)
 {
     if (plan->in_place) TSI_TRY(tsi_tensor_writable(args->in[0], "%s_: input 0", args->op->name));
-    if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM && tsi_keeps(rank)))
-        TSI_TRY(tsi_op_keep_stream(rank, plan, stream));
+    if (TSI_UNLIKELY(args->op->flags & TSI_OP_RANDOM && plan->algorithm > 0 && tsi_keeps(rank)))
+        return TSI_FAIL(TS_ERR_STATE,
+                        "step: %s draws random numbers while it communicates, which a step that "
+                        "runs again cannot yet",
+                        args->op->name);
     if (tsi_op_plan_bytes(plan) > 0) {
         TSI_TRY(tsi_op_policy(rank, plan));
         state->implicit_bytes = tsi_add_most(state->implicit_bytes, tsi_op_plan_bytes(plan));
