@@ -93,6 +93,7 @@ static void undo_apply(tsi_tensor_state *state, tsi_undo *entry)
     if (!entry->variable) {
         tsi_ordinal *counter = tsi_map_find(&state->ordinals, entry->stream, NULL, NULL);
         if (counter) counter->next = entry->ordinal;
+        if (counter) tsi_keep_undraw(state->rank, entry->stream);
         return;
     }
     ts_tensor *variable = entry->variable;

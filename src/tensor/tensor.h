@@ -230,7 +230,9 @@ ts_status tsi_agree_on(ts_group *group, const char *what, ts_status bad, const c
 /* The stream of the next draw: of the name, or of the scope's label and the ordinal of the draw in
  * it. */
 uint64_t tsi_random_stream(ts_rank *rank, const char *name);
-/* Where a step is recorded: the scope drew `stream`. Failures are recorded. (kept_draw.c) */
+/* Where a step is recorded: the scope drew `stream`, and a draw of the label with this hash was
+ * undone. Failures are recorded. (kept_draw.c) */
 void tsi_keep_draw(ts_rank *rank, uint64_t stream);
+void tsi_keep_undraw(ts_rank *rank, uint64_t label);
 
 #endif
