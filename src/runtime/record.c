@@ -378,7 +378,23 @@ static void hear_fill(void *context, void *what)
     tsi_recording_append(r, &action);
 }
 
-/* Updates count once: each has its parameter's name or, for a list of them, a number. */
+/* Updates count once: of parameters of one name, as two trees have them, or in two steps that are
+ * one here, the second and so on have a number behind it. */
+static void name_update(const tsi_step_list *list, const char *of, char *out, size_t size)
+{
+    (void)snprintf(out, size, "%.200s", of);
+    tsi_recording_clean(out);
+    size_t length = strlen(out);
+    int32_t number = 1;
+    for (int32_t i = 0; list && i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        if (a->kind != TSI_ACTION_UPDATE || strcmp(a->what, out) != 0) continue;
+        (void)snprintf(out + length, size - length, ".%d", ++number);
+        i = -1; /* that name may be there, too */
+    }
+}
+
+/* Updates have their parameter's name or, for a list of them, a number. */
 static void hear_list(void *context, void *what)
 {
     tsi_recording *r = context;
@@ -389,11 +405,9 @@ static void hear_list(void *context, void *what)
     tsi_action action = TSI_ACTION_INIT(updates ? TSI_ACTION_UPDATE : TSI_ACTION_OPERATOR);
     name_in_scope(r->rank, listed->name, name);
     const tsi_step_list *list = tsi_recording_list(r);
-    if (listed->of)
-        (void)snprintf(numbered, sizeof numbered, "%.200s", listed->of);
-    else
-        (void)snprintf(numbered, sizeof numbered, "%s.%d", name, list ? list->action_count + 1 : 1);
+    (void)snprintf(numbered, sizeof numbered, "%s.%d", name, list ? list->action_count + 1 : 1);
     tsi_recording_clean(numbered);
+    if (listed->of) name_update(list, listed->of, numbered, sizeof numbered);
     action.what = updates ? numbered : name;
     for (int32_t k = 0; k < listed->count; k++)
         for (int64_t i = 0; i < listed->lists[k].count; i++)

@@ -119,14 +119,12 @@ static tsi_kept_order order_of(const tsi_kept_work *work)
     return work->kind ? work->kind->order : TSI_KEPT_FENCE;
 }
 
-static ts_status all_known(const tsi_kept *kept)
+/* Of each piece of work, what it touches? */
+static bool all_known(const tsi_kept *kept)
 {
     for (int64_t i = 0; i < kept->count; i++)
-        if (!kept->work[i].kind)
-            return TSI_FAIL(TS_ERR_STATE,
-                            "step: of piece %lld of its work it is not known what it touches",
-                            (long long)i);
-    return TS_OK;
+        if (!kept->work[i].kind) return false;
+    return true;
 }
 
 /* From the begin of a batch to its end; else one. */
@@ -401,7 +399,7 @@ static ts_status tie_by_kind(tsi_works *w, latest *l, int64_t i)
 
 static ts_status tie_pieces(tsi_works *w)
 {
-    TSI_TRY(all_known(w->kept));
+    w->unclear = w->unclear || !all_known(w->kept);
     sort_blocks(w);
     if (w->unclear) return TS_OK;
     TSI_TRY(cut_pieces(w));

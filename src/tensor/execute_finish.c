@@ -7,7 +7,9 @@
 
 #include "array/image.h"
 #include "base/alloc.h"
+#include "base/keep.h"
 #include "comm/engine.h"
+#include "device/block_task.h"
 #include "tensor/execute.h"
 
 static double power_of(double x, double power)
@@ -79,6 +81,22 @@ static ts_status finish_later(void *context)
     return finish_image(&task->block, task->power, task->before);
 }
 
+static void finish_touches(void *context, tsi_kept_tell tell, void *to)
+{
+    finish_task *task = context;
+    tsi_block_touch(&task->block, true, tell, to);
+}
+
+static const tsi_kept_kind finish_kind = { TSI_KEPT_FREE, finish_touches };
+
+/* Later, in the device's queue; a step that is recorded knows what it touches. */
+static ts_status finish_deferred(ts_rank *rank, const tsi_rank_device *mine, finish_task *task)
+{
+    if (mine->device != tsi_device_keeping())
+        return mine->device->defer(mine->device, mine->queue, finish_later, task, tsi_free);
+    return tsi_keep_work(rank, (tsi_kept_work){ finish_later, task, tsi_free, &finish_kind });
+}
+
 /* By the device's own function, in the queue where that runs code of the host, else in an image. */
 static ts_status finish_block(ts_rank *rank, const tsi_block *block, double power, bool before)
 {
@@ -93,7 +111,7 @@ static ts_status finish_block(ts_rank *rank, const tsi_block *block, double powe
         if (!task) return tsi_fail_memory("the last step of a reduction", sizeof *task);
         *task = (finish_task){ *block, power, before };
         task->block.data = tsi_device_near(mine->device, block->data);
-        return mine->device->defer(mine->device, mine->queue, finish_later, task, tsi_free);
+        return finish_deferred(rank, mine, task);
     }
     tsi_image image;
     TSI_TRY(tsi_image_open(rank, block, TSI_IMAGE_READ | TSI_IMAGE_WRITE, &image));

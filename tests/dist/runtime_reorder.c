@@ -647,6 +647,65 @@ TS_TEST_RANKS(what_a_caller_let_go_is_still_written, 1, 2)
     ts_tensor_release(l.sum);
 }
 
+/* ---- steps that have an order, whatever is in them ------------------------------------------- */
+
+typedef struct trees { /* each of one parameter, of one name */
+    ts_tensor *x, *w[2], *norm;
+    ts_optimizer *optimizer[2];
+} trees;
+
+/* Norms over a cut dim end in a piece of work of the rank itself. */
+static ts_status trees_step(void *context)
+{
+    const trees *n = context;
+    ts_scope scope = ts_scope_open(ts_tensor_rank(n->x), NULL);
+    ts_tape_begin(ts_tensor_rank(n->x));
+    ts_tensor *y = ts_linear(ts_linear(n->x, n->w[0], NULL), n->w[1], NULL);
+    ts_status status = ts_backward(ts_mean(ts_square(y), NULL, 0, 0), NULL);
+    for (int i = 0; i < 2 && status == TS_OK; i++)
+        status = ts_optimizer_step_with(n->optimizer[i], NULL);
+    if (status == TS_OK) status = ts_tensor_write(n->norm, ts_vector_norm(n->x, NULL));
+    ts_scope_close(scope);
+    return status;
+}
+
+TS_TEST_RANKS(trees_of_one_name_and_norms_have_an_order, 1, 2, 3)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof desc, .type = "tree" };
+    ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
+    if (keeps_order(t, mesh)) return;
+    trees n = { .x = ts_full(0.5, mesh, TS_DTYPE_F32, TS_SHAPE(6, 6), "S(0)"),
+                .norm = ts_variable(t->me) };
+    ts_module *root[2];
+    for (int i = 0; i < 2; i++) {
+        root[i] = ts_module_create(mesh, &desc, NULL);
+        n.w[i] = ts_module_param(root[i], "w", TS_SHAPE(6, 6), NULL);
+        TEST_OK(t, ts_module_materialize(root[i]));
+        n.optimizer[i] = ts_sgd_create(root[i], NULL);
+    }
+    TEST_OK(t, trees_step(&n));
+    ts_program *program = NULL;
+    ts_step_order is = TS_INIT(ts_step_order);
+    ts_step *step = ts_step_record(t->me, trees_step, &n);
+    TEST_OK(t, ts_step_program(step, &program));
+    int64_t findings = -1;
+    TEST_OK(t, ts_program_check(program, NULL, NULL, NULL, &findings));
+    TEST_EQ(t, findings, 0);
+    TEST_OK(t, ts_step_reorder(step, program, 1 << 20, &is));
+    TEST_CHECK(t, is.taken);
+    TEST_OK(t, ts_step_replay(step));
+    double norm = 0;
+    TEST_OK(t, ts_tensor_item(n.norm, &norm));
+    TEST_SAY(t, fabs(norm - 3) < 1e-5, "%g", norm);
+    ts_program_destroy(program);
+    ts_step_destroy(step);
+    for (int i = 0; i < 2; i++) {
+        ts_optimizer_destroy(n.optimizer[i]);
+        ts_module_destroy(root[i]);
+    }
+    ts_tensor_release(n.norm);
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void refuse(test *t, ts_step *step, const char *text, const char *want)
