@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step.h - a step that is recorded once and run again as it stands.
  *
+ *   train_step(&state);                                        as usual: optimizers, units begin
  *   ts_step *step = ts_step_record(me, train_step, &state);    one ordinary step, on every rank
  *   for (...) {
  *       ts_step_input(step, tokens, next_batch);               new values where the step reads them
@@ -109,7 +110,8 @@ TS_API TS_NODISCARD ts_status ts_step_reorder(ts_step *step, const ts_program *p
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.
  * Same shape, dtype and layout, else a sentence. */
 TS_API TS_NODISCARD ts_status ts_step_input(ts_step *step, ts_tensor *input, ts_tensor *value);
-/* [coll] The program of all ranks that recorded it, the same on each (tessera/program.h). */
+/* [coll] The program of all ranks of the world, which have recorded it and call this, the same on
+ * each (tessera/program.h). */
 TS_API TS_NODISCARD ts_status ts_step_program(const ts_step *step, ts_program **out);
 /* The step as text (docs/steps.md), this rank's list; like snprintf. */
 TS_API size_t ts_step_text(const ts_step *step, char *out, size_t size);

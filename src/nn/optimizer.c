@@ -468,7 +468,7 @@ ts_status ts_optimizer_step_with(ts_optimizer *o, const ts_step_options *options
         if (tsi_keeps(o->rank))
             return TSI_FAIL(TS_ERR_STATE,
                             "optimizer: the first ts_optimizer_step_with comes before "
-                            "a step that is recorded");
+                            "a step that is recorded: run one step as usual first");
         TSI_TRY(control_make(o));
     }
     TSI_TRY(begin(o));
