@@ -122,7 +122,8 @@ TS_API ts_status ts_fsdp_prefetch(ts_module *m, ts_module *const *next, int32_t 
 /* "auto", "yes", "no", or a number of ranks. */
 TS_API TS_NODISCARD ts_status ts_reshard_parse(const char *text, int32_t *out);
 TS_API ts_status ts_fsdp_set(ts_module *root, ts_fsdp_switch what, int32_t value); /* recorded */
-TS_API ts_status ts_fsdp_statistics(ts_module *root, ts_fsdp_stats *out);          /* recorded */
+/* Of all units of the tree that the module is in; zeros where it has none below. recorded */
+TS_API ts_status ts_fsdp_statistics(ts_module *root, ts_fsdp_stats *out);
 
 TS_END_C
 #endif

@@ -105,6 +105,8 @@ static ts_status set_unit(tsi_unit *u, ts_fsdp_switch what, int32_t value)
         if (value > 0)
             return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: groups of ranks are said when it is made",
                             u->name);
+        if (value < TS_RESHARD_NO)
+            return TSI_FAIL(TS_ERR_ARG, "fsdp: unit %s: reshard is %d", u->name, (int)value);
         return tsi_unit_set(u, what, value);
     case TS_FSDP_RESHARD_BACKWARD:
         return tsi_unit_set(u, what, value != 0);

@@ -208,6 +208,10 @@ TS_TEST_RANKS(fsdp_refuses_trees_and_dtypes, 1, 2)
     (void)refused(t, ts_module_plan(n.root, "blocks.1.weight: fsdp:S(1)"),
                   "the parameter blocks.1.weight is in a unit already");
     (void)ts_scope_close(scope);
+    scope = ts_scope_open_with(t->me, TS_OPTIONS(ts_scope_options, .catches = 1));
+    (void)refused(t, ts_fsdp_set(n.root, TS_FSDP_RESHARD_FORWARD, -9),
+                  "unit blocks.1: reshard is -9");
+    (void)ts_scope_close(scope);
     ts_module_destroy(n.root);
     ts_module_destroy(other.root);
 }
