@@ -24,9 +24,9 @@
 /* "layers.0.wq:matmul", or the operator alone. */
 static void name_in_scope(const ts_rank *rank, const char *name, char *out)
 {
-    bool labelled = rank->label && rank->label[0];
-    (void)snprintf(out, TSI_RECORDING_NAME, "%.150s%s%.40s", labelled ? rank->label : "",
-                   labelled ? ":" : "", name);
+    const char *label = rank->label ? rank->label : "";
+    (void)snprintf(out, TSI_RECORDING_NAME, "%.*s%s%.40s", tsi_recording_cut(label), label,
+                   label[0] ? ":" : "", name);
     tsi_recording_clean(out);
 }
 

@@ -306,14 +306,21 @@ static ts_status queue_of(tsi_recording *r, const tsi_issued *issued, tsi_action
 
 /* "layers.0.12": the 12th of its group; channels of the caller's count for themselves,
  * "layers.0.1:12". */
+/* Names that begin so are those of buckets and parts, which orders make of operations. */
+static bool is_taken(const char *label)
+{
+    return strncmp(label, "bucket.", 7) == 0 || strncmp(label, "part.", 5) == 0;
+}
+
 static void name_operation(const tsi_issued *issued, char *name)
 {
     const tsi_fingerprint *print = &issued->operation->print;
     bool point = print->kind == TSI_COMM_SEND || print->kind == TSI_COMM_RECV;
     char channel[16] = "";
     if (print->channel > 0) (void)snprintf(channel, sizeof channel, "%d:", print->channel);
-    (void)snprintf(name, TSI_RECORDING_NAME, "%.150s.%s%llu", point ? "message" : issued->name,
-                   channel, (unsigned long long)print->sequence);
+    const char *label = point ? "message" : issued->name;
+    (void)snprintf(name, TSI_RECORDING_NAME, "%s%.*s.%s%llu", is_taken(label) ? "_" : "",
+                   tsi_recording_cut(label), label, channel, (unsigned long long)print->sequence);
     tsi_recording_clean(name);
 }
 

@@ -47,6 +47,17 @@ void tsi_recording_clean(char *name)
         if ((unsigned char)*c <= ' ' || strchr(",=#\x7f", *c)) *c = '_';
 }
 
+int tsi_recording_cut(const char *label)
+{
+    enum { MOST = 150 };
+    size_t length = strnlen(label, MOST + 1);
+    if (length <= MOST) return (int)length;
+    length = MOST;
+    while (length > 0 && ((unsigned char)label[length] & 0xC0) == 0x80)
+        length--;
+    return (int)length;
+}
+
 /* ---- forms ----------------------------------------------------------------------------------- */
 
 void tsi_recording_axis(const tsi_mesh_desc *mesh, int32_t axis, char out[TSI_RECORDING_AXIS])

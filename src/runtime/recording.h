@@ -73,6 +73,8 @@ void tsi_recording_fail(tsi_recording *r, ts_status status);
 tsi_step_list *tsi_recording_list(tsi_recording *r); /* this rank's; NULL: it has none yet */
 /* Labels may have anything in them; names of a step may not. */
 void tsi_recording_clean(char *name);
+/* How many bytes of a label are in a name: 150 at most, and no half of a character (UTF-8). */
+int tsi_recording_cut(const char *label);
 /* What an axis is called in forms: its name, or its number. */
 void tsi_recording_axis(const tsi_mesh_desc *mesh, int32_t axis, char out[TSI_RECORDING_AXIS]);
 /* What the action being written touches: a value (-1: none), in a form or (NULL) in any; a tensor

@@ -652,13 +652,14 @@ TS_TEST_RANKS(what_a_caller_let_go_is_still_written, 1, 2)
 typedef struct trees { /* each of one parameter, of one name */
     ts_tensor *x, *w[2], *norm;
     ts_optimizer *optimizer[2];
+    const char *label; /* what is called like buckets and parts is none */
 } trees;
 
 /* Norms over a cut dim end in a piece of work of the rank itself. */
 static ts_status trees_step(void *context)
 {
     const trees *n = context;
-    ts_scope scope = ts_scope_open(ts_tensor_rank(n->x), NULL);
+    ts_scope scope = ts_scope_open(ts_tensor_rank(n->x), n->label);
     ts_tape_begin(ts_tensor_rank(n->x));
     ts_tensor *y = ts_linear(ts_linear(n->x, n->w[0], NULL), n->w[1], NULL);
     ts_status status = ts_backward(ts_mean(ts_square(y), NULL, 0, 0), NULL);
@@ -672,10 +673,12 @@ static ts_status trees_step(void *context)
 TS_TEST_RANKS(trees_of_one_name_and_norms_have_an_order, 1, 2, 3)
 {
     static const ts_module_desc desc = { .struct_size = sizeof desc, .type = "tree" };
+    static const char *const labels[] = { NULL, "bucket.1", "part.1/2" };
     ts_mesh *mesh = ts_mesh_create(t->me, "dp=*");
     if (keeps_order(t, mesh)) return;
     trees n = { .x = ts_full(0.5, mesh, TS_DTYPE_F32, TS_SHAPE(6, 6), "S(0)"),
-                .norm = ts_variable(t->me) };
+                .norm = ts_variable(t->me),
+                .label = labels[t->count - 1] };
     ts_module *root[2];
     for (int i = 0; i < 2; i++) {
         root[i] = ts_module_create(mesh, &desc, NULL);
