@@ -326,9 +326,7 @@ static ts_status add_name(ts_module *m, tsi_param *param, const char *name, void
 static ts_status check_names(ts_module *m)
 {
     tsi_map names = { 0 };
-    while (m->parent)
-        m = m->parent;
-    ts_status status = tsi_module_visit(m, add_name, &names);
+    ts_status status = tsi_module_visit(tsi_module_top(m), add_name, &names);
     tsi_map_release(&names);
     return status;
 }

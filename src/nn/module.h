@@ -77,6 +77,13 @@ struct ts_module {
     ts_status (*unit_output)(struct ts_module *module, ts_tensor **output); /* in place, after */
 };
 
+static inline ts_module *tsi_module_top(ts_module *m) /* of its tree */
+{
+    while (m->parent)
+        m = m->parent;
+    return m;
+}
+
 /* Visits parameters depth first, with full names. */
 typedef ts_status (*tsi_param_visit)(ts_module *m, tsi_param *param, const char *name,
                                      void *context);

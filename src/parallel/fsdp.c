@@ -231,10 +231,7 @@ static ts_status reset(ts_module *m, void *context)
 static bool is_alike(const ts_tensor *a, const ts_tensor *b)
 {
     ts_shape x = ts_tensor_shape(a), y = ts_tensor_shape(b);
-    bool same = ts_tensor_dtype(a) == ts_tensor_dtype(b) && x.ndim == y.ndim;
-    for (int32_t d = 0; same && d < x.ndim; d++)
-        same = x.extent[d] == y.extent[d];
-    return same;
+    return ts_tensor_dtype(a) == ts_tensor_dtype(b) && tsi_shape_same(&x, &y);
 }
 
 /* What a user's function, which said `status`, gave is what was asked for. */
@@ -413,26 +410,19 @@ static ts_status count_frozen(ts_module *m, tsi_param *param, const char *name, 
     return TS_OK;
 }
 
-static const ts_module *top_of(const ts_module *m)
-{
-    while (m->parent)
-        m = m->parent;
-    return m;
-}
-
-static ts_status check_module(const ts_module *m, const ts_module *first, const char *name)
+static ts_status check_module(ts_module *m, ts_module *first, const char *name)
 {
     frozen_count count = { 0 };
     if (m->unit) return TSI_FAIL(TS_ERR_STATE, "fsdp: %s is a unit already", name);
     if (m->mesh->desc != first->mesh->desc)
         return TSI_FAIL(TS_ERR_MESH, "fsdp: %s lies on another mesh than the first of its unit",
                         name);
-    if (top_of(m) != top_of(first))
+    if (tsi_module_top(m) != tsi_module_top(first))
         return TSI_FAIL(TS_ERR_ARG,
                         "fsdp: %s is in another tree of modules than the first of its "
                         "unit",
                         name);
-    TSI_TRY(tsi_module_visit((ts_module *)(uintptr_t)m, count_frozen, &count));
+    TSI_TRY(tsi_module_visit(m, count_frozen, &count));
     if (!m->parent && count.all > 0 && count.frozen == count.all)
         return TSI_FAIL(TS_ERR_ARG,
                         "fsdp: %s: all of its %lld parameters are frozen, so that nothing would be "

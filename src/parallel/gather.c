@@ -84,9 +84,7 @@ static ts_status check_shard(const tsi_unit *u, const tsi_unit_param *p)
         return TSI_FAIL(TS_ERR_STATE, "fsdp: unit %s: %s", u->name,
                         tsi_tensor_empty_text(value, text, sizeof text));
     ts_shape shape = ts_tensor_shape(value);
-    if (shape.ndim != p->param->shape.ndim) return refuse_shape(u, p);
-    for (int32_t d = 0; d < shape.ndim; d++)
-        if (shape.extent[d] != p->param->shape.extent[d]) return refuse_shape(u, p);
+    if (!tsi_shape_same(&shape, &p->param->shape)) return refuse_shape(u, p);
     if (value->layout->sharding == p->cut) return TS_OK;
     return ts_tensor_relayout(value, p->cut);
 }
@@ -328,10 +326,7 @@ static ts_tensor *changed_shard(const tsi_unit *u, const tsi_unit_param *p)
 {
     ts_tensor *value = p->value;
     ts_shape shape = ts_tensor_shape(value);
-    bool same = shape.ndim == p->param->shape.ndim;
-    for (int32_t d = 0; same && d < shape.ndim; d++)
-        same = shape.extent[d] == p->param->shape.extent[d];
-    if (!same) {
+    if (!tsi_shape_same(&shape, &p->param->shape)) {
         (void)refuse_shape(u, p);
         return NULL;
     }

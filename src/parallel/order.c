@@ -67,9 +67,7 @@ static ts_status join_below(ts_module *m, tsi_units *all)
 ts_status tsi_units_find(tsi_unit *u)
 {
     if (u->all) return TS_OK;
-    ts_module *top = u->module[0];
-    while (top->parent)
-        top = top->parent;
+    ts_module *top = tsi_module_top(u->module[0]);
     tsi_units *all = find_below(top);
     if (!all) all = tsi_calloc(1, sizeof *all);
     if (!all) return tsi_fail_memory("the units of a tree", sizeof *all);

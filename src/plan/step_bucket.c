@@ -14,14 +14,12 @@
 #include "base/error.h"
 #include "plan/step_reorder.h"
 
-#define PREFIX "bucket." /* of its name; then comes that of its first member */
-
 enum { MEMBERS_MAX = 64 };
 
 bool tsi_is_bucket(const tsi_action *action)
 {
     return action->group >= 0 && action->what &&
-           strncmp(action->what, PREFIX, sizeof PREFIX - 1) == 0;
+           strncmp(action->what, TSI_BUCKET_PREFIX, sizeof TSI_BUCKET_PREFIX - 1) == 0;
 }
 
 bool tsi_goes_in_buckets(const tsi_action *action)
@@ -127,7 +125,7 @@ static ts_status join_on(tsi_step *step, int64_t rank, const int32_t *member, in
     bool timed = joined.us >= 0;
     if (timed) joined.us = -tsi_latency_of(list, &joined) * (count - 1);
     joined.bytes = 0;
-    (void)snprintf(name, sizeof name, PREFIX "%.200s",
+    (void)snprintf(name, sizeof name, TSI_BUCKET_PREFIX "%.200s",
                    list->action[member[0]].what ? list->action[member[0]].what : "");
     for (int32_t m = 0, at = 0; status == TS_OK && m < count; m++) {
         const tsi_action *a = &list->action[member[m]];

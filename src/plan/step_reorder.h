@@ -55,6 +55,10 @@ ts_status tsi_pass_by_keys(const tsi_pass_job *job, const bool *early, const dou
                            int64_t *moves);
 /* Of all ranks at once: members of a group join or cut the same operations. */
 ts_status tsi_pass_bucket(tsi_step *step, int64_t bucket_bytes, int64_t *moves);
+/* Names of what orders make of operations begin so: then comes that of a bucket's first member;
+ * part.2/4.w is the second of four of w. */
+#define TSI_BUCKET_PREFIX "bucket."
+#define TSI_PART_PREFIX "part."
 bool tsi_is_bucket(const tsi_action *action); /* which that pass made, or a text says so */
 /* What an operation like this one takes beside the time of its bytes, by the times that others are
  * said to take; 0 where these do not tell. */

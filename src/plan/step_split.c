@@ -25,8 +25,6 @@
 #include "plan/step_prove.h"
 #include "plan/step_reorder.h"
 
-#define PREFIX "part." /* of its name: part.2/4.w is the second of four of w */
-
 enum { PARTS_MAX = 64, NAME_MAX_WHOLE = 200 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -34,9 +32,10 @@ enum { PARTS_MAX = 64, NAME_MAX_WHOLE = 200 };
 bool tsi_is_part(const tsi_action *action, tsi_part_name *out)
 {
     const char *at = action->what;
-    if (action->group < 0 || !at || strncmp(at, PREFIX, sizeof PREFIX - 1) != 0) return false;
+    if (action->group < 0 || !at || strncmp(at, TSI_PART_PREFIX, sizeof TSI_PART_PREFIX - 1) != 0)
+        return false;
     char *end = NULL;
-    long index = strtol(at + sizeof PREFIX - 1, &end, 10);
+    long index = strtol(at + sizeof TSI_PART_PREFIX - 1, &end, 10);
     if (*end != '/') return false;
     long count = strtol(end + 1, &end, 10);
     if (*end != '.' || count < 2 || count > PARTS_MAX || index < 1 || index > count) return false;
@@ -248,7 +247,8 @@ static ts_status append_part(const cut *c, const tsi_action *whole, int32_t inde
         if (touch[i].how == TSI_MAKES && index > 0) touch[i].how = TSI_WRITES;
     }
     char name[TSI_STEP_NAME_MAX + 1];
-    (void)snprintf(name, sizeof name, PREFIX "%d/%d.%s", index + 1, parts, whole_name(whole));
+    (void)snprintf(name, sizeof name, TSI_PART_PREFIX "%d/%d.%s", index + 1, parts,
+                   whole_name(whole));
     tsi_action part = *whole;
     part.what = name;
     part.bytes = whole->bytes / parts + (index < whole->bytes % parts);

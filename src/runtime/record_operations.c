@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "comm/comm.h"
+#include "plan/step_reorder.h"
 #include "runtime/recording.h"
 
 /* ---- as they are written --------------------------------------------------------------------- */
@@ -309,7 +310,8 @@ static ts_status queue_of(tsi_recording *r, const tsi_issued *issued, tsi_action
 /* Names that begin so are those of buckets and parts, which orders make of operations. */
 static bool is_taken(const char *label)
 {
-    return strncmp(label, "bucket.", 7) == 0 || strncmp(label, "part.", 5) == 0;
+    return strncmp(label, TSI_BUCKET_PREFIX, sizeof TSI_BUCKET_PREFIX - 1) == 0 ||
+           strncmp(label, TSI_PART_PREFIX, sizeof TSI_PART_PREFIX - 1) == 0;
 }
 
 static void name_operation(const tsi_issued *issued, char *name)
