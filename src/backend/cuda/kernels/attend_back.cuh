@@ -55,10 +55,10 @@ struct sums_at {
     int64_t b, h, first, end, width;
 };
 
-/* Sums that are f32 in memory, as they are. */
+/* What is f32 in memory is added. */
 template <int D>
-__device__ inline void load_sums(const tsi_cuda_heads &x, float (&sum)[1][D / 8][4],
-                                 const sums_at &of)
+__device__ inline void add_sums(const tsi_cuda_heads &x, float (&sum)[1][D / 8][4],
+                                const sums_at &of)
 {
     int lane = threadIdx.x % 32, column = lane % 4 * 2;
 #pragma unroll
@@ -69,7 +69,7 @@ __device__ inline void load_sums(const tsi_cuda_heads &x, float (&sum)[1][D / 8]
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
             if (n * 8 < of.width)
-                sum[0][n][half * 2] = from[n * 8], sum[0][n][half * 2 + 1] = from[n * 8 + 1];
+                sum[0][n][half * 2] += from[n * 8], sum[0][n][half * 2 + 1] += from[n * 8 + 1];
     }
 }
 

@@ -81,7 +81,6 @@ template <typename H, int D> __device__ void queries(const tsi_cuda_attend_args 
     seen_bits<1> seen(a, first, mine);
     float sum[1][D / 8][4];
     clear(sum);
-    if (a.adds) load_sums<D>(a.dq, sum, { b, h, first + row, a.queries, a.depth });
 
     fetch_rows<D, M, THREADS>(rows, head_of(a.q, b, h), a.q.stride[2], first, a.queries, a.depth);
     fetch_rows<D, M, THREADS>(grads, head_of(a.d_out, b, h), a.d_out.stride[2], first, a.queries,
@@ -115,7 +114,9 @@ template <typename H, int D> __device__ void queries(const tsi_cuda_attend_args 
         __syncthreads();
         steps = after;
     }
-    store_sums<H, D>(a.dq, sum, { b, h, first + row, a.queries, a.depth });
+    const sums_at place = { b, h, first + row, a.queries, a.depth };
+    if (a.adds) add_sums<D>(a.dq, sum, place);
+    store_sums<H, D>(a.dq, sum, place);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */

@@ -6,11 +6,25 @@
  *   keys       64 keys of a group walk the queries that see them; rows are keys. Of long rows dV
  *              and dK have a pass each: both are more numbers than four warps hold
  *
- * Pairs of a step are weighed in registers; then products that only add (dQ; dV and dK) and those
- * of the next step are asked for together. Other blocks of a multiprocessor weigh meanwhile. */
+ * Pairs of a step are weighed in registers. Then products of the next step are asked for, and
+ * behind them those that only add (dQ; dV and dK), which go on while the next pairs are weighed:
+ *
+ *   tensor cores   S, dP of step + 1 | dQ of step     | S, dP of step + 2 | ...
+ *   threads        wait              | weigh step + 1 | wait */
 #include "backend/cuda/kernels/attend_back.cuh"
 #include "backend/cuda/kernels/attend_wide.cuh"
 #include "backend/cuda/kernels/kernel.cuh"
+
+/* S and dP of a step, or S alone, later: of tiles whose rows are queries and keys, and gradients of
+ * results and values, either way round. */
+template <typename H, int D, int E, bool GRADIENTS>
+__device__ inline void ask_pairs(float (&s)[KEYS / 8][4], float (&dp)[KEYS / 8][4], uint32_t x,
+                                 uint32_t y, uint32_t x_grads, uint32_t y_grads)
+{
+    wide_products<H, D>(s, x, y);
+    if (GRADIENTS) wide_products<H, E>(dp, x_grads, y_grads);
+    products_end();
+}
 
 /* ---- queries --------------------------------------------------------------------------------- */
 
@@ -55,7 +69,8 @@ template <typename H, int D, int E, int RING> __device__ void queries(const tsi_
     uint32_t own_grads = grads + own * WIDE;
     const queries_at block(a);
     const key_ring<D, E, RING, THREADS> ring(a, block, grads + M / TILE_ROWS * WIDE);
-    int64_t b = block.b, h = block.h, first = block.first;
+    int64_t b = block.b, h = block.h;
+    int32_t first = (int32_t)block.first;
     listed_steps steps = { runs_of(a.tiles, list_of(a.tiles, b, h), first / M), 0 }, next = steps;
     int row = threadIdx.x / 32 * 16; /* of the warp */
     int64_t mine = first + row + threadIdx.x % 32 / 4;
@@ -65,7 +80,6 @@ template <typename H, int D, int E, int RING> __device__ void queries(const tsi_
     seen_bits<1> seen(a, first, mine);
     float sum[1][D / 8][4], s[1][KEYS / 8][4], dp[1][KEYS / 8][4];
     clear(sum);
-    if (a.adds) load_sums<D>(a.dq, sum, place);
     /* Behind a wait for all products: what they read is free. */
     auto fetch_behind = [&](uint32_t turn) {
         if (RING == 3) return;
@@ -74,10 +88,8 @@ template <typename H, int D, int E, int RING> __device__ void queries(const tsi_
         fetch_end();
     };
     if (!steps.is_over()) {
-        const tile_fetch<D, THREADS> q(a.q, b, h, a.depth);
-        const tile_fetch<E, THREADS> d_out(a.d_out, b, h, a.width);
-        q.template rows<M>(rows, (int32_t)first, a.queries);
-        d_out.template rows<M>(grads, (int32_t)first, a.queries);
+        tile_fetch<D, THREADS>(a.q, b, h, a.depth).template rows<M>(rows, first, a.queries);
+        tile_fetch<E, THREADS>(a.d_out, b, h, a.width).template rows<M>(grads, first, a.queries);
         next.go_on();
     }
     ring.fetch(0, 0, steps);
@@ -85,9 +97,7 @@ template <typename H, int D, int E, int RING> __device__ void queries(const tsi_
     if (RING == 3) ring.fetch(1, 1, next);
     fetch_end();
     products_meet<1>();
-    wide_products<H, D>(s[0], own_rows, ring.key(0));
-    wide_products<H, E>(dp[0], own_grads, ring.value(0));
-    products_end();
+    ask_pairs<H, D, E, true>(s[0], dp[0], own_rows, ring.key(0), own_grads, ring.value(0));
     products_wait();
     fetch_behind(1);
     for (uint32_t turn = 0, half = 0; !steps.is_over(); half ^= RING == 3) {
@@ -98,21 +108,25 @@ template <typename H, int D, int E, int RING> __device__ void queries(const tsi_
         seen.look(a, steps);
         hide<1>(s, seen);
         turn_rows(a, s[0], dp[0], known);
+        products_wait_behind(s[0]);
+        products_there(sum[0]);
         narrow<H>(ds, dp[0]);
         steps = next;
         if (!next.is_over()) next.go_on();
         products_meet();
+        ask_pairs<H, D, E, true>(s[0], dp[0], own_rows, ring.key(after), own_grads,
+                                 ring.value(other));
         wide_add_products<H, D>(sum[0], ds, ring.key(turn));
-        wide_products<H, D>(s[0], own_rows, ring.key(after));
-        wide_products<H, E>(dp[0], own_grads, ring.value(other));
         products_end();
         turn = after;
         if (RING == 3) ring.fetch(turn == 2 ? 0 : turn + 1, half, next);
         fetch_end();
-        products_wait();
-        products_there(sum[0]);
+        products_wait<RING == 3>();
         fetch_behind(turn ^ 1);
     }
+    products_wait();
+    products_there(sum[0]);
+    if (a.adds) add_sums<D>(a.dq, sum, place);
     store_sums<H, D>(a.dq, sum, place);
 }
 
@@ -186,9 +200,7 @@ __device__ void keys(const tsi_cuda_attend_args &a)
         fetch_step(1, masked_next);
         float s[1][STEP / 8][4], dp[1][STEP / 8][4];
         products_meet<1>();
-        wide_products<H, D>(s[0], rows, queries);
-        if (DK) wide_products<H, E>(dp[0], values, grads);
-        products_end();
+        ask_pairs<H, D, E, DK>(s[0], dp[0], rows, queries, values, grads);
         products_wait();
         for (uint32_t turn = 0; !last;) {
             uint32_t after = turn == RING - 1 ? 0 : turn + 1;
@@ -197,25 +209,30 @@ __device__ void keys(const tsi_cuda_attend_args &a)
             if (masked) known[turn].hide(s[0], row);
             known[turn].template turn<DK>(a, s[0], dp[0]);
             narrow_step p, ds;
+            if (DK) products_there(dp[0]);
+            products_wait_behind(s[0]);
+            if (DV) products_there(dv[0]);
+            if (DK) products_there(dk[0]);
             if (DV) narrow<H>(p, s[0]);
             if (DK) narrow<H>(ds, dp[0]);
             products_meet();
+            ask_pairs<H, D, E, DK>(s[0], dp[0], rows, queries + after * DEEP, values,
+                                   grads + after * WIDE);
             if constexpr (DV) wide_add_products<H, E>(dv[0], p, grads + turn * WIDE);
             if constexpr (DK) wide_add_products<H, D>(dk[0], ds, queries + turn * DEEP);
-            wide_products<H, D>(s[0], rows, queries + after * DEEP);
-            if (DK) wide_products<H, E>(dp[0], values, grads + after * WIDE);
             products_end();
             masked = masked_next;
             last = !more;
             more = !coming.steps.is_over();
             if (RING == 3) fetch_step(after == 2 ? 0 : after + 1, masked_next);
-            products_wait();
-            if (DV) products_there(dv[0]);
-            if (DK) products_there(dk[0]);
+            products_wait<RING == 3>();
             if (RING == 2) __syncthreads();
             if (RING == 2) fetch_step(turn, masked_next);
             turn = after;
         }
+        products_wait();
+        if (DV) products_there(dv[0]);
+        if (DK) products_there(dk[0]);
     }
     if constexpr (DK) store_sums<H, D>(a.dk, dk, { b, g, first + row, a.keys, a.depth });
     if constexpr (DV) store_sums<H, E>(a.dv, dv, { b, g, first + row, a.keys, a.width });

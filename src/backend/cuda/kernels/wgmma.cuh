@@ -81,7 +81,7 @@ __device__ inline uint64_t factor_on(uint64_t factor, uint32_t bytes)
 #define WGMMA_OF_REGISTERS(type, columns, count, a, b, c, d, e, f, g)                              \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type              \
                  " {" WGMMA_FIRST_##count "}, {" a ", " b ", " c ", " d "}, " e ", " f             \
-                 ", 1, 1, " g ";"                                                                  \
+                                          ", 1, 1, " g ";"                                         \
                  : WGMMA_SUMS_##count(sum)                                                         \
                  : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right),             \
                    "n"(FRESH ? 0 : 1), "n"(RIGHT_TURNED ? 1 : 0))
@@ -95,14 +95,14 @@ __device__ inline uint64_t factor_on(uint64_t factor, uint32_t bytes)
  * a dtype (mma.cuh), and stays until the product is done. */
 #define WGMMA_FUNCTIONS(half, type, columns, count, ...)                                           \
     template <bool LEFT_TURNED, bool RIGHT_TURNED, bool FRESH = false>                             \
-    __device__ inline void multiply_later(half, float (&sum)[count / 4][4], uint64_t left,         \
+    __device__ inline void multiply_later(half, float(&sum)[count / 4][4], uint64_t left,          \
                                           uint64_t right)                                          \
     {                                                                                              \
         WGMMA_OF_MEMORY(type, columns, count, __VA_ARGS__);                                        \
     }                                                                                              \
     template <bool RIGHT_TURNED, bool FRESH = false>                                               \
-    __device__ inline void multiply_later(half, float (&sum)[count / 4][4],                        \
-                                          const uint32_t (&left)[4], uint64_t right)               \
+    __device__ inline void multiply_later(half, float(&sum)[count / 4][4],                         \
+                                          const uint32_t(&left)[4], uint64_t right)                \
     {                                                                                              \
         WGMMA_OF_REGISTERS(type, columns, count, __VA_ARGS__);                                     \
     }
@@ -148,6 +148,20 @@ template <int N> __device__ inline void products_there(float (&sum)[N][4])
     for (int n = 0; n < N; n++)
         asm volatile("" : WGMMA_FOUR(sum[n])::"memory");
 #endif
+}
+
+/* Until all products are done, behind weights that were computed while they went on. The assembler
+ * moves a wait ahead of what does not depend on it, but not ahead of a branch: this one is taken
+ * where a weight is negative, which none is. */
+template <int N> __device__ inline void products_wait_behind(const float (&weight)[N][4])
+{
+    uint32_t any = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        any |= __float_as_uint(weight[n][0]) | __float_as_uint(weight[n][1]) |
+               __float_as_uint(weight[n][2]) | __float_as_uint(weight[n][3]);
+    if (!__all_sync(0xffffffffu, any >> 31 == 0)) __trap();
+    products_wait();
 }
 
 /* What this thread has written or fetched into shared memory is seen by products behind a barrier.

@@ -122,6 +122,13 @@ template <int LATER = 0> inline void products_wait()
 template <int N> inline void products_there(float (&)[N][4])
 {
 }
+template <int N> inline void products_wait_behind(const float (&weight)[N][4])
+{
+    for (int n = 0; n < N; n++)
+        for (int e = 0; e < 4; e++)
+            if (weight[n][e] < 0) simulated_wrong("a weight is %g", weight[n][e]);
+    products_wait();
+}
 inline void show_products()
 {
     simulated_show();
