@@ -10,7 +10,7 @@ enum { THREADS_MAX = 1024, COLUMNS = 32, WEIGHT_THREADS = 256, WIDE = 16 };
 /* Of a block; numbers of bf16 that a warp has at most, and with few registers. */
 enum { WARPS = 4, WARP_ROW_MAX = 2048, WARP_ROW_SHORT = 768 };
 /* Threads of a block whose groups have a row each; blocks a multiprocessor holds of them. */
-enum { GROUPS_MAX = 256, GROUP_BLOCKS = 4 };
+enum { GROUPS_MAX = 512, GROUP_BLOCKS = 2 };
 
 static bool is_dense(const tsi_block *block, int32_t dtype)
 {

@@ -280,7 +280,7 @@ __device__ inline void backward_groups(const tsi_cuda_add_norm_args &a)
         ((float *)a.partial)[blockIdx.x * a.length + c] = shared[c];
 }
 
-TSI_KERNEL_BOUNDED(add_rms_norm_backward_groups, tsi_cuda_add_norm_args, 256, 4)
+TSI_KERNEL_BOUNDED(add_rms_norm_backward_groups, tsi_cuda_add_norm_args, 512, 2)
 {
     backward_groups(a);
 }
