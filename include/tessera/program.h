@@ -140,7 +140,8 @@ TS_API TS_NODISCARD ts_status ts_program_summarise(const ts_program *program,
 /* The first difference as a sentence, like snprintf; 0: they are equal. */
 TS_API size_t ts_program_differ(const ts_program *a, const ts_program *b, char *why, size_t size);
 /* Tells everything that is wrong with it, and counts it; of very many, 200 are told. `rules` may be
- * NULL. */
+ * NULL. What is found is no failure. TS_ERR_ARG: there is too much to look at, as lists for more
+ * than 65,536 different kinds of ranks; nothing is told then. */
 TS_API TS_NODISCARD ts_status ts_program_check(const ts_program *program,
                                                const ts_program_rules *rules,
                                                ts_program_finding_fn tell, void *context,

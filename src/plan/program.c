@@ -338,7 +338,7 @@ ts_status ts_program_simulate(const ts_program *program, const ts_program_costs 
     TSI_TRY(tsi_program_cost_of(costs, program->step->rank_count, &cost));
     cost.cost.links = &cost.links;
     const tsi_step *step = program->step;
-    if (step->wide) TSI_TRY(tsi_step_narrow(step, &narrow));
+    if (step->wide) TSI_TRY(tsi_step_narrow(step, NULL, &narrow));
     if (narrow) step = narrow;
     ts_status status = tsi_step_simulate(step, &cost.cost, &times);
     if (status == TS_OK) tsi_program_times_of(step, &times, cost.moving, out);

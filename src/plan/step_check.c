@@ -2,9 +2,8 @@
 /* step_check.c - what is wrong with a step: one pass over all of it, without running anything.
  *
  * A wide step is narrowed first (step_wide.h): what is found of a class of ranks is true of each of
- * them. A proof is a check that found nothing. */
-#include <string.h>
-
+ * them, and what is wrong already then is all that is found. A proof is a check that found nothing.
+ */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "plan/step_prove.h"
@@ -120,24 +119,14 @@ static ts_status check_narrow(const tsi_step *step, const tsi_step_rules *rules,
     return status;
 }
 
-/* A message beyond the ends of the world is found while the step is narrowed. */
-static ts_status note_refusal(tsi_findings *found)
-{
-    tsi_text text = { 0 };
-    const char *why = ts_last_error();
-    tsi_text_add(&text, strncmp(why, "step: ", 6) == 0 ? why + 6 : why);
-    return tsi_step_refuse(found, TSI_FINDING_UNMET, &text);
-}
-
 ts_status tsi_step_check(const tsi_step *step, const tsi_step_rules *rules, tsi_findings *found)
 {
     static const tsi_step_rules plain = { 0 };
     if (!rules) rules = &plain;
     if (!step->wide) return check_narrow(step, rules, found);
     tsi_step *narrow = NULL;
-    ts_status status = tsi_step_narrow(step, &narrow);
-    if (status == TS_ERR_ARG) return note_refusal(found);
-    if (status == TS_OK) status = check_narrow(narrow, rules, found);
+    ts_status status = tsi_step_narrow(step, found, &narrow);
+    if (status == TS_OK && narrow) status = check_narrow(narrow, rules, found);
     tsi_step_destroy(narrow);
     return status;
 }

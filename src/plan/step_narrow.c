@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "plan/step_graph.h"
 #include "plan/step_wide.h"
 
 enum { NOBODY = -1, CLASSES_MAX = 1 << 16, ACTIONS_MAX = 1 << 25 };
@@ -25,6 +26,8 @@ typedef struct uses { /* of a list: what its communication names */
 
 typedef struct narrow {
     const tsi_step *step;
+    tsi_findings *found; /* where sentences about the step go; NULL: the first is an error */
+    bool broken;         /* there is one, so there are no classes */
     int64_t ranks;
     int32_t lists;
     uses *use;       /* [list] */
@@ -45,6 +48,19 @@ typedef struct narrow {
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
+static ts_status refuse(narrow *n, tsi_finding_kind kind, tsi_text *sentence)
+{
+    n->broken = true;
+    return tsi_step_refuse(n->found, kind, sentence);
+}
+
+static ts_status refuse_lists(narrow *n, int64_t rank)
+{
+    tsi_text text = { 0 };
+    tsi_text_printf(&text, "rank %lld has two lists", (long long)rank);
+    return refuse(n, TSI_FINDING_TWICE, &text);
+}
+
 static ts_status assign_lists(narrow *n)
 {
     const tsi_wide *wide = n->step->wide;
@@ -52,12 +68,13 @@ static ts_status assign_lists(narrow *n)
         n->list[r] = NOBODY;
     for (int64_t s = 0; s < wide->span_count; s++) {
         const tsi_ranks *span = &wide->span[s];
+        int64_t twice = NOBODY; /* the first of the span; the others are no news */
         TSI_ASSERT(span->list < n->lists);
         for (int64_t r = span->first; r <= span->last; r += span->stride) {
-            if (n->list[r] != NOBODY)
-                return TSI_FAIL(TS_ERR_ARG, "step: rank %lld has two lists", (long long)r);
+            if (n->list[r] != NOBODY && twice == NOBODY) twice = r;
             n->list[r] = span->list;
         }
+        if (twice != NOBODY) TSI_TRY(refuse_lists(n, twice));
     }
     return TS_OK;
 }
@@ -118,20 +135,21 @@ static ts_status number_ways(narrow *n)
     return TS_OK;
 }
 
-static ts_status refuse_distance(const narrow *n, const tsi_step_list *list, int32_t away,
-                                 int64_t rank)
+static ts_status refuse_distance(narrow *n, const tsi_step_list *list, int32_t away, int64_t rank)
 {
     const tsi_action *a = list->action;
+    tsi_text text = { 0 };
     while (a->away != away)
         a++;
-    return TSI_FAIL(TS_ERR_ARG, "step: %s%s%s%s%s of rank %lld is with rank %lld; there are %lld",
+    tsi_text_printf(&text, "%s%s%s%s%s of rank %lld is with rank %lld; there are %lld",
                     tsi_action_names[a->kind], a->what ? " " : "", a->what ? a->what : "",
                     a->place ? " at " : "", a->place ? a->place : "", (long long)rank,
                     (long long)(rank + away), (long long)n->ranks);
+    return refuse(n, TSI_FINDING_UNMET, &text);
 }
 
 /* Peers are ranks of the step: of a span, those of its ends are farthest out. */
-static ts_status check_distances(const narrow *n)
+static ts_status check_distances(narrow *n)
 {
     const tsi_wide *wide = n->step->wide;
     for (int64_t s = 0; s < wide->span_count; s++) {
@@ -140,11 +158,11 @@ static ts_status check_distances(const narrow *n)
         if (u->away_count == 0) continue;
         const tsi_step_list *list = &n->step->list[span->list];
         int32_t least = u->away[0], most = u->away[u->away_count - 1];
-        if (span->first + least < 0) return refuse_distance(n, list, least, span->first);
+        if (span->first + least < 0) TSI_TRY(refuse_distance(n, list, least, span->first));
         if (span->last + most < n->ranks) continue;
         int64_t inside = n->ranks - most - span->first; /* ranks from here on are too far */
         int64_t steps = inside > 0 ? (inside + span->stride - 1) / span->stride : 0;
-        return refuse_distance(n, list, most, span->first + steps * span->stride);
+        TSI_TRY(refuse_distance(n, list, most, span->first + steps * span->stride));
     }
     return TS_OK;
 }
@@ -375,14 +393,16 @@ static ts_status copy_whole(const tsi_step *step, tsi_step **out)
     return status;
 }
 
-ts_status tsi_step_narrow(const tsi_step *step, tsi_step **out)
+ts_status tsi_step_narrow(const tsi_step *step, tsi_findings *found, tsi_step **out)
 {
     *out = NULL;
     if (!step->wide) return copy_whole(step, out);
-    narrow n = { .step = step, .ranks = step->rank_count, .lists = step->list_count };
+    narrow n = {
+        .step = step, .found = found, .ranks = step->rank_count, .lists = step->list_count
+    };
     int64_t slots = 2 * n.ranks + 1;
     ts_status status = prepare(&n, slots);
-    if (status == TS_OK) {
+    if (status == TS_OK && !n.broken) {
         status = refine(&n, slots);
         if (status == TS_OK) status = build(&n);
     }

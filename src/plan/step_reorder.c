@@ -32,7 +32,7 @@ typedef struct state {
 /* To be given another order. */
 static ts_status copy_step(const tsi_step *step, tsi_step **out)
 {
-    TSI_TRY(tsi_step_narrow(step, out));
+    TSI_TRY(tsi_step_narrow(step, NULL, out));
     for (int32_t r = 0; r < (*out)->list_count; r++) {
         (*out)->list[r].alike = step->list[r].alike;
         (*out)->list[r].first = step->list[r].first;
@@ -407,7 +407,7 @@ ts_status ts_program_reorder(const ts_program *program, const ts_reorder_options
     ts_status status = tsi_program_cost_of(&given.costs, program->step->rank_count, &s.cost);
     s.bucket_bytes =
         given.bucket_bytes > 0 ? given.bucket_bytes : bucket_of(&s.cost, program->step->rank_count);
-    if (status == TS_OK) status = tsi_step_narrow(program->step, &s.best);
+    if (status == TS_OK) status = tsi_step_narrow(program->step, NULL, &s.best);
     if (status == TS_OK) status = reorder(&s, given.passes ? given.passes : TS_PASS_ALL);
     release_times(&s);
     if (status == TS_OK) return tsi_program_make(s.best, out);

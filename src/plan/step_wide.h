@@ -53,7 +53,9 @@ int64_t tsi_family_size(const tsi_family *family);
 int64_t tsi_family_member(const tsi_family *family, int64_t base, int64_t index);
 
 /* One rank per class, its list marked with the ranks it stands for. A step that is not wide is
- * copied as it is. */
-ts_status tsi_step_narrow(const tsi_step *step, tsi_step **out);
+ * copied as it is. Lists that overlap and messages beyond the ends of the world are added to
+ * `found` and *out is NULL; without it they are errors, as is always a step with too much to look
+ * at. */
+ts_status tsi_step_narrow(const tsi_step *step, tsi_findings *found, tsi_step **out);
 
 #endif

@@ -626,6 +626,66 @@ TS_TEST(distances_beyond_the_ranks_are_seen_at_once)
     tsi_text_release(&w.all);
 }
 
+/* What is asked of a program is no failure of who asks, whatever the answer. */
+static void check_on_rank(test *t, const char *text, const char *kind, const char *says)
+{
+    wanted w = { .kind = kind, .says = says };
+    ts_program *program = NULL;
+    int64_t count = -1;
+    TEST_OK(t, ts_program_parse(text, &program));
+    TEST_OK(t, ts_program_check(program, NULL, look, &w, &count));
+    TEST_SAY(t, count == 1 && w.found == 1, "%lld found: %s", (long long)count, w.all.data);
+    TEST_OK(t, ts_rank_status(t->me));
+    tsi_text_release(&w.all);
+    ts_program_destroy(program);
+}
+
+TS_TEST_RANKS(a_check_is_no_failure_of_the_rank, 1, 2)
+{
+    check_on_rank(t, "step 1\nranks 4\nwide\nrank 0..3\nreceive h from=-1\n", "unmet",
+                  "receive h of rank 0 is with rank -1; there are 4");
+    check_on_rank(t, "step 1\nranks 4\nwide\nrank 0..3\nrank 2..3\noperator a\n", "twice",
+                  "rank 2 has two lists");
+    check_on_rank(t, "step 1\nranks 2\nrank 0\nsend h to=1\n", "unmet", "is met by nothing");
+}
+
+/* Of a program in which each rank does something else: more kinds of ranks than are looked at
+ * together. Returns what the check said; nothing may be found. */
+static ts_status check_many_kinds(test *t)
+{
+    enum { KINDS = 70000 };
+    tsi_text text = { 0 };
+    wanted w = { 0 };
+    ts_program *program = NULL;
+    int64_t count = -1;
+    tsi_text_printf(&text, "step 1\nranks %d\nwide\n", KINDS);
+    for (int r = 0; r < KINDS; r++)
+        tsi_text_printf(&text, "rank %d\n", r);
+    TEST_OK(t, ts_program_parse(text.data, &program));
+    ts_status status = ts_program_check(program, NULL, look, &w, &count);
+    TEST_SAY(t, count == 0 && !w.all.data, "%lld found: %s", (long long)count, w.all.data);
+    ts_program_destroy(program);
+    tsi_text_release(&w.all);
+    tsi_text_release(&text);
+    return status;
+}
+
+TS_TEST(what_cannot_be_looked_at_is_no_finding)
+{
+    TEST_STATUS(t, check_many_kinds(t), TS_ERR_ARG);
+    TEST_SAYS(t, ts_last_error(), "its ranks do 70000 different things");
+}
+
+TS_TEST_RANKS(what_cannot_be_looked_at_is_said_on_the_rank, 1)
+{
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &options);
+    TEST_STATUS(t, check_many_kinds(t), TS_ERR_ARG);
+    TEST_STATUS(t, ts_scope_close(scope), TS_ERR_ARG);
+    TEST_SAYS(t, ts_rank_error(t->me)->text, "its ranks do 70000 different things");
+}
+
 TS_TEST(channels_of_many_ranks_stay_apart)
 {
     wanted w = { 0 };
