@@ -215,22 +215,50 @@ ts_status tsi_fail_record(const tsi_error_record *record)
     return record->error.status;
 }
 
-void tsi_error_prefix(const char *format, ...)
+/* The text is behind the prefix; `skip` bytes of its beginning go. */
+static void put_prefix(tsi_error_record *record, const char *prefix, size_t skip)
+{
+    char text[2 * TSI_ERROR_TEXT_MAX] = "";
+    size_t length = strlen(prefix);
+    bool is_there = strncmp(record->text, prefix, length) == 0 && record->text[length] == ':';
+    if (is_there) return;
+    (void)snprintf(text, sizeof text, "%s: %s", prefix, record->text + skip);
+    text_put(record->text, sizeof record->text, text);
+}
+
+/* The record of what failed last on this thread: its rank's pending error, else the thread's. */
+static tsi_error_record *latest_record(void)
 {
     ts_rank *rank = tsi_rank_current();
     bool on_rank = rank != NULL && rank->error.error.status != TS_OK;
-    tsi_error_record *record = on_rank ? &rank->error : thread_record();
+    return on_rank ? &rank->error : thread_record();
+}
+
+void tsi_error_prefix(const char *format, ...)
+{
+    tsi_error_record *record = latest_record();
     if (record == NULL) return;
-    char text[2 * TSI_ERROR_TEXT_MAX] = "";
+    char prefix[TSI_ERROR_TEXT_MAX] = "";
     va_list arguments;
     va_start(arguments, format);
-    (void)vsnprintf(text, TSI_ERROR_TEXT_MAX, format, arguments);
+    (void)vsnprintf(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
-    size_t length = strlen(text);
-    bool is_there = strncmp(record->text, text, length) == 0 && record->text[length] == ':';
-    if (is_there) return;
-    (void)snprintf(text + length, sizeof text - length, ": %s", record->text);
-    text_put(record->text, sizeof record->text, text);
+    put_prefix(record, prefix, 0);
+}
+
+void tsi_error_rename(const char *was, const char *format, ...)
+{
+    tsi_error_record *record = latest_record();
+    if (record == NULL) return;
+    char prefix[TSI_ERROR_TEXT_MAX] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(prefix, sizeof prefix, format, arguments);
+    va_end(arguments);
+    size_t length = strlen(was);
+    bool begins =
+        strncmp(record->text, was, length) == 0 && strncmp(record->text + length, ": ", 2) == 0;
+    put_prefix(record, prefix, begins ? length + 2 : 0);
 }
 
 void tsi_error_last(tsi_error_record *out)

@@ -49,5 +49,8 @@ void tsi_error_forget(void);
  * tsi_error_prefix("matmul") makes "matmul: inner dims differ, 3 vs 4". A text that begins so stays
  * as it is. */
 void tsi_error_prefix(const char *format, ...) TS_PRINTF(1, 2);
+/* The same, in the place of `was` and ": " where the text begins so: tsi_error_rename("topology",
+ * "parallel.topology") makes "parallel.topology: no preset .." of "topology: no preset ..". */
+void tsi_error_rename(const char *was, const char *format, ...) TS_PRINTF(2, 3);
 
 #endif

@@ -674,12 +674,11 @@ static ts_status check_numbers(const ts_train_config *c)
 /* What is said of it begins as the key ends. */
 static ts_status check_topology(const char *word)
 {
-    static const char said[] = "topology: ";
     ts_topology topology;
-    if (strcmp(word, "auto") == 0 || ts_topology_load(word, &topology) == TS_OK) return TS_OK;
-    const char *why = ts_last_error();
-    if (strncmp(why, said, sizeof said - 1) == 0) why += sizeof said - 1;
-    return TSI_FAIL(TS_ERR_ARG, "parallel.topology: %s", why);
+    if (strcmp(word, "auto") == 0) return TS_OK;
+    ts_status status = ts_topology_load(word, &topology);
+    if (status != TS_OK) tsi_error_rename("topology", "parallel.topology");
+    return status;
 }
 
 static ts_status check_muon(const tsi_optimizer_keys *o)

@@ -103,6 +103,21 @@ TS_TEST(config_check_refuses)
     check_refused(t, "optimizer.epsilon=0", "optimizer.epsilon: must be above 0");
 }
 
+/* Where a rank asks, the rank has the sentence, and it begins with the key. */
+TS_TEST_RANKS(config_of_a_rank_is_refused_by_its_key, 1)
+{
+    ts_train_config *config = fresh(t);
+    ts_scope_options options = TS_INIT(ts_scope_options);
+    options.catches = 1;
+    ts_scope scope = ts_scope_open_with(t->me, &options);
+    TEST_OK(t, ts_train_config_set(config, "parallel.topology=8xh10"));
+    TEST_STATUS(t, ts_train_config_check(config), TS_ERR_ARG);
+    TEST_STATUS(t, ts_scope_close(scope), TS_ERR_ARG);
+    TEST_TEXT(t, ts_rank_error(t->me)->text,
+              "parallel.topology: no preset '8xh10'; did you mean '8xh100'?");
+    ts_train_config_destroy(config);
+}
+
 TS_TEST(config_reads_back)
 {
     ts_train_config *a = fresh(t), *b = fresh(t);
