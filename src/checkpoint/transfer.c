@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/intmath.h"
 #include "base/log.h"
+#include "base/rank.h"
 #include "device/device.h"
 
 enum { DIRECT_MAX = 8 << 20 };
@@ -63,23 +64,32 @@ static int64_t copies_of(const tsi_transfer *t)
     return t->entry->layout ? tsi_min_i64(t->archive->index.copies, t->rule.holders) : 1;
 }
 
+static ts_status read_copy(tsi_transfer *t, int64_t slot, int64_t copy, const tsi_share *share,
+                           int64_t offset, const struct iovec *to, int64_t count)
+{
+    bool open = t->source.slot == slot && t->source.copy == copy;
+    if (!open && t->entry->layout) TSI_TRY(open_copy(t, slot, copy, share));
+    return read_parts(t, offset, to, count);
+}
+
+/* What another copy repairs is no failure of the rank that reads. */
 ts_status tsi_transfer_read(tsi_transfer *t, int64_t slot, const tsi_share *share, int64_t offset,
                             const struct iovec *to, int64_t count)
 {
-    ts_status status = TS_ERR_IO;
+    ts_rank *me = tsi_rank_current();
     int64_t first = t->source.slot == slot ? t->source.copy : 0, copies = copies_of(t);
-    for (int64_t i = 0; i < copies && status != TS_OK; i++) {
-        int64_t copy = (first + i) % copies;
-        bool open = t->source.slot == slot && t->source.copy == copy;
-        status = open || !t->entry->layout ? TS_OK : open_copy(t, slot, copy, share);
-        if (status == TS_OK) status = read_parts(t, offset, to, count);
+    for (int64_t i = 0; i + 1 < copies; i++) {
+        tsi_rank_set_current(NULL);
+        ts_status status = read_copy(t, slot, (first + i) % copies, share, offset, to, count);
+        tsi_rank_set_current(me);
         if (status == TS_OK && i > 0) t->archive->blocks_repaired++;
-        if (status != TS_OK && i + 1 < copies) {
-            tsi_log(TSI_LOG_WARN, "%s; another copy is read", ts_last_error());
-            t->source.slot = -1;
-        }
+        if (status == TS_OK) return TS_OK;
+        tsi_log(TSI_LOG_WARN, "%s; another copy is read", ts_last_error());
+        t->source.slot = -1;
     }
-    return status;
+    TSI_TRY(read_copy(t, slot, (first + copies - 1) % copies, share, offset, to, count));
+    if (copies > 1) t->archive->blocks_repaired++;
+    return TS_OK;
 }
 
 /* ---- elements to where they belong ----------------------------------------------------------- */

@@ -175,7 +175,8 @@ TS_TEST_RANKS(parts_of_every_kind, 3, 4)
     remove_path(t, path);
 }
 
-static void flip_byte(test *t, const char *path)
+/* Of the file of rank 0, so far from its end. */
+static void flip_byte(test *t, const char *path, int64_t from_end)
 {
     char file[PATH + 32];
     struct stat about;
@@ -183,11 +184,28 @@ static void flip_byte(test *t, const char *path)
     int fd = open(file, O_RDWR | O_CLOEXEC);
     unsigned char byte = 0;
     TEST_EQ(t, fstat(fd, &about), 0);
-    off_t at = about.st_size - 1000;
+    off_t at = about.st_size - from_end;
     TEST_EQ(t, pread(fd, &byte, 1, at), 1);
     byte ^= 4;
     TEST_EQ(t, pwrite(fd, &byte, 1, at), 1);
     close(fd);
+}
+
+/* The copy is read where a rank reads the files by itself, too, and the rank has not failed. */
+static void read_repaired(test *t, const char *path)
+{
+    enum { COUNT = ROWS * COLUMNS };
+    ts_archive *archive = NULL;
+    double *have = malloc(COUNT * sizeof *have);
+    TEST_OK(t, ts_archive_open(path, &archive));
+    int64_t at = ts_archive_find(archive, "w");
+    TEST_OK(t, ts_archive_read(archive, at, 0, COUNT, TS_DTYPE_F64, have));
+    TEST_OK(t, ts_rank_status(t->me));
+    for (int64_t i = 0; i < COUNT && ts_rank_status(t->me) == TS_OK; i += COUNT - 1)
+        TEST_EQ(t, (int64_t)have[i], i);
+    ts_archive_close(archive);
+    free(have);
+    TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
 }
 
 /* That byte of the file of rank 0 is of "w" or of a copy of it. */
@@ -196,13 +214,15 @@ static void load_damaged(test *t, const char *path, const char *placements, int3
     ts_mesh *mesh = mesh_of(t);
     ts_scope scope = ts_scope_open(t->me, NULL);
     TEST_OK(t, save(mesh, path, "R, R", copies));
-    if (t->index == 0) flip_byte(t, path);
+    if (t->index == 0) flip_byte(t, path, 1000);
+    if (t->index == 0 && copies > 1) flip_byte(t, path, ROWS * COLUMNS * 4 * 2 / t->count - 1000);
     TEST_OK(t, ts_group_barrier(ts_group_world(t->me), NULL));
     ts_tensor *w = ts_zeros(mesh, TS_DTYPE_F32, TS_SHAPE(ROWS, COLUMNS), placements);
     ts_status status = load(mesh, path, w, 0);
     if (copies > 1) {
         TEST_OK(t, status);
         TEST_CHECK(t, same_bits(t, w, numbers(mesh, TS_DTYPE_F32, placements)));
+        read_repaired(t, path);
     } else {
         TEST_EQ(t, status, TS_ERR_IO);
         TEST_SAYS(t, ts_rank_error(t->me)->text, "is damaged: tensor \"w\"");
