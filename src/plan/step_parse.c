@@ -4,6 +4,8 @@
  * Line by line and strict: an unknown word, a key that is given twice, a number out of range or a
  * value that was not declared is refused with the line and what stood there. Memory is bounded by
  * the text: every rank has a line, and groups have a limit together. */
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,6 +17,7 @@ enum { LINE_MAX_BYTES = 1 << 20 };
 typedef struct reader {
     tsi_step *step; /* NULL before the line `ranks` */
     int64_t rank;   /* whose lines these are, or the number of the section; -1: still the head */
+    int64_t shown;  /* the same for people: the first rank of a section */
     int64_t line;
     char *word, *rest; /* of the line; word is NULL at its end */
     tsi_touch *touch;  /* of the line's action, owned */
@@ -32,8 +35,9 @@ typedef struct reader {
 /* The next word of the line, cut off by a NUL. */
 static char *next_word(reader *r)
 {
-    char *at = r->rest + strspn(r->rest, " \t");
-    size_t length = strcspn(at, " \t");
+    static const char blanks[] = " \t\r";
+    char *at = r->rest + strspn(r->rest, blanks);
+    size_t length = strcspn(at, blanks);
     r->word = length > 0 ? at : NULL;
     r->rest = at + length;
     if (*r->rest != '\0') *r->rest++ = '\0';
@@ -60,6 +64,8 @@ static ts_status number_of(const char *what, const char *text, int64_t low, int6
     *out = 0;
     bool good = tsi_cursor_int(&cursor, out) && *cursor.at == '\0';
     if (good && *out >= low && *out <= high) return TS_OK;
+    if (low == high)
+        return TSI_FAIL(TS_ERR_ARG, "%s is '%.60s'; %lld is possible", what, text, (long long)low);
     return TSI_FAIL(TS_ERR_ARG, "%s is '%.60s'; whole numbers from %lld to %lld are possible", what,
                     text, (long long)low, (long long)high);
 }
@@ -223,8 +229,10 @@ static ts_status read_section(reader *r)
     TSI_TRY(tsi_step_list_make(r->step, r->rank)); /* an empty one too: its spans name it */
     tsi_cursor cursor = tsi_cursor_of("ranks", ranks);
     tsi_ranks span;
+    r->shown = -1;
     do {
         TSI_TRY(read_span(r, &cursor, &span));
+        if (r->shown < 0) r->shown = span.first;
         span.list = (int32_t)r->rank;
         TSI_TRY(tsi_wide_span(r->step, &span));
     } while (tsi_cursor_take(&cursor, ','));
@@ -242,7 +250,7 @@ static ts_status read_rank(reader *r)
     if (rank != r->rank + 1)
         return TSI_FAIL(TS_ERR_ARG, "rank %lld stands where rank %lld is expected", (long long)rank,
                         (long long)(r->rank + 1));
-    r->rank = rank;
+    r->rank = r->shown = rank;
     return tsi_step_list_make(r->step, rank);
 }
 
@@ -269,7 +277,7 @@ static ts_status read_value(reader *r, int32_t life)
         return TSI_FAIL(TS_ERR_ARG, "value %.60s stands behind actions of its rank", value.name);
     if (tsi_step_find_value(r->step, r->rank, value.name) >= 0)
         return TSI_FAIL(TS_ERR_ARG, "value %.60s of rank %lld is there already", value.name,
-                        (long long)r->rank);
+                        (long long)r->shown);
     return tsi_step_value(r->step, r->rank, &value, &index);
 }
 
@@ -289,7 +297,7 @@ static ts_status read_touches(reader *r, int32_t how, char *names)
         }
         if (value < 0)
             return TSI_FAIL(TS_ERR_ARG, "%s '%.60s', which is no value of rank %lld",
-                            tsi_touch_names[how], names, (long long)r->rank);
+                            tsi_touch_names[how], names, (long long)r->shown);
         if (tsi_room(&r->touch, r->touch_count, &r->touch_capacity, sizeof *r->touch,
                      "the text of a step") != TS_OK ||
             tsi_room(&r->form, r->touch_count, &r->form_capacity, sizeof *r->form,
@@ -312,6 +320,8 @@ static ts_status read_name(reader *r, key k, const char *text, tsi_action *a)
             if (strcmp(r->step->queue[a->queue], text) == 0) return TS_OK;
         return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no queue of the step", text);
     }
+    if (tsi_action_class_of(a->kind) != TSI_CLASS_COLLECTIVE)
+        return TSI_FAIL(TS_ERR_ARG, "%s has no 'over'", tsi_action_names[a->kind]);
     for (a->group = 0; a->group < r->step->group_count; a->group++)
         if (strcmp(r->step->group[a->group].name, text) == 0) return TS_OK;
     return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no group of the step", text);
@@ -322,6 +332,24 @@ static ts_status read_us(const char *text, double *out)
     tsi_cursor cursor = tsi_cursor_of("us", text);
     bool good = tsi_cursor_real(&cursor, out) && *cursor.at == '\0' && *out >= 0;
     return good ? TS_OK : TSI_FAIL(TS_ERR_ARG, "us is '%.60s'; numbers from 0 are possible", text);
+}
+
+/* "send h: " and then: one sentence about an action. */
+static ts_status refuse_action(const tsi_action *a, const char *format, ...) TS_PRINTF(2, 3);
+static ts_status refuse_action(const tsi_action *a, const char *format, ...)
+{
+    char why[200];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    return TSI_FAIL(TS_ERR_ARG, "%s%s%.60s: %s", tsi_action_names[a->kind], a->what ? " " : "",
+                    a->what ? a->what : "", why);
+}
+
+static ts_status refuse_self(key k, const char *text, const tsi_action *a)
+{
+    return refuse_action(a, "%s is %.60s, which is the rank itself", key_names[k], text);
 }
 
 static ts_status read_peer(reader *r, key k, const char *text, tsi_action *a)
@@ -337,10 +365,29 @@ static ts_status read_peer(reader *r, key k, const char *text, tsi_action *a)
                             key_names[k], text);
         TSI_TRY(number_of(key_names[k], text + (text[0] == '+'), 1 - ranks, ranks - 1, &number));
         a->away = (int32_t)number;
-        return TS_OK;
+        return number != 0 ? TS_OK : refuse_self(k, text, a);
     }
     TSI_TRY(number_of(key_names[k], text, 0, ranks - 1, &number));
     a->peer = (int32_t)number;
+    return number != r->rank ? TS_OK : refuse_self(k, text, a);
+}
+
+/* Messages and collectives say with whom. */
+static ts_status want_partners(const tsi_action *a, uint32_t seen)
+{
+    switch (tsi_action_class_of(a->kind)) {
+    case TSI_CLASS_PAIR:
+        if (seen & (1u << TO | 1u << FROM)) return TS_OK;
+        return a->kind == TSI_ACTION_SEND
+                   ? refuse_action(a, "'to' is missing, the rank that it goes to")
+                   : refuse_action(a, "'from' is missing, the rank that it comes from");
+    case TSI_CLASS_COLLECTIVE:
+        if (seen & 1u << OVER) return TS_OK;
+        return refuse_action(a, "'over' is missing, the group that takes part");
+    case TSI_CLASS_COMPUTE:
+    case TSI_CLASS_MARK:
+        break;
+    }
     return TS_OK;
 }
 
@@ -404,6 +451,7 @@ static ts_status read_action(reader *r, int32_t kind)
     }
     for (; word; word = next_word(r))
         TSI_TRY(read_pair(r, word, &seen, &action));
+    TSI_TRY(want_partners(&action, seen));
     return tsi_step_append_as(r->step, r->rank, &action, r->touch, r->form,
                               (int32_t)r->touch_count);
 }
@@ -490,10 +538,12 @@ static ts_status take_line(const char *at, char **line, const char **next)
 
 ts_status tsi_step_parse(const char *text, tsi_step **out)
 {
+    static const char order_mark[] = "\xEF\xBB\xBF"; /* what some editors put before UTF-8 */
     reader r = { .rank = -1 };
     char *line = NULL;
     ts_status status = TS_OK;
     *out = NULL;
+    if (strncmp(text, order_mark, strlen(order_mark)) == 0) text += strlen(order_mark);
     for (const char *at = text, *next; *at && status == TS_OK; at = next) {
         r.line++;
         status = take_line(at, &line, &next);
@@ -502,7 +552,7 @@ ts_status tsi_step_parse(const char *text, tsi_step **out)
         if (status == TS_OK && r.peak > 0) r.step->list[r.rank].peak = r.peak;
     }
     if (status != TS_OK)
-        tsi_error_prefix("step, line %lld", (long long)r.line);
+        tsi_error_rename("step", "step, line %lld", (long long)r.line);
     else if (!r.step)
         status = TSI_FAIL(TS_ERR_ARG, "step: the text ends before the line 'ranks'");
     if (status == TS_OK)

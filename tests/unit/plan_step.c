@@ -274,7 +274,7 @@ TS_TEST(step_text_is_refused_with_its_line)
     static const refusal cases[] = {
         { "", "the text ends before the line 'ranks'" },
         { "ranks 2\n", "line 1: 'ranks' stands where 'step 1' is expected" },
-        { "step 2\n", "line 1: the version is '2'" },
+        { "step 2\n", "line 1: the version is '2'; 1 is possible" },
         { "step 1\nranks 0\n", "line 2: the number of ranks is '0'" },
         { "step 1\nranks 99999999\n", "line 2: the number of ranks is '99999999'" },
         { "step 1\nrank 0\n", "line 2: 'rank' stands where 'ranks' is expected" },
@@ -282,7 +282,7 @@ TS_TEST(step_text_is_refused_with_its_line)
         { "step 1\nranks 2\nstages 2 micros 4\n", "line 3: 'micros' stands where 'micro-batches'" },
         { "step 1\nranks 2\nqueue main\n", "line 3: queue main is there already" },
         { "step 1\nranks 2\ngroup g 0..2\n", "line 3: the members are '0..2'" },
-        { "step 1\nranks 2\ngroup g 1,0\n", "line 3: step: group g has rank 0 after 1" },
+        { "step 1\nranks 2\ngroup g 1,0\n", "step, line 3: group g has rank 0 after 1" },
         { "step 1\nranks 2\nforward\n", "line 3: 'forward' stands before the first rank" },
         { "step 1\nranks 2\nrank 1\n", "line 3: rank 1 stands where rank 0 is expected" },
         { "step 1\nranks 2\nrank 0\nqueue q\n", "line 4: 'queue' stands behind a rank" },
@@ -301,14 +301,26 @@ TS_TEST(step_text_is_refused_with_its_line)
         { HEAD "forward b queue=dma\n", "line 7: 'dma' is no queue of the step" },
         { HEAD "forward b to=1\n", "line 7: forward has no 'to'" },
         { HEAD "receive b to=1\n", "line 7: receive has no 'to'" },
-        { HEAD "send b to=0\n", "line 7: step: send of rank 0 has peer 0; it needs another rank" },
-        { HEAD "send b\n", "line 7: step: send of rank 0 has peer -1; it needs another rank" },
-        { HEAD "gather b\n", "line 7: step: gather of rank 0 has group -1; it needs one" },
+        { HEAD "send b to=0\n", "step, line 7: send b: to is 0, which is the rank itself" },
+        { HEAD "send b\n", "step, line 7: send b: 'to' is missing, the rank that it goes to" },
+        { HEAD "receive bytes=4\n",
+          "line 7: receive: 'from' is missing, the rank that it comes from" },
+        { HEAD "gather b\n",
+          "step, line 7: gather b: 'over' is missing, the group that takes part" },
+        { HEAD "forward b over=g\n", "line 7: forward has no 'over'" },
+        { HEAD "rank 1\ngather b over=h\n", "line 8: 'h' is no group of the step" },
         { HEAD "gather b over=h\n", "line 7: 'h' is no group of the step" },
-        { HEAD "release b reads=x\n", "line 7: step: release reads x; it only frees" },
-        { HEAD "wait writes=x\n", "line 7: step: wait writes x; it only reads and frees" },
-        { HEAD "forward queue=comm frees=x\n", "line 7: step: forward frees x on another queue" },
+        { HEAD "release b reads=x\n", "step, line 7: release reads x; it only frees" },
+        { HEAD "wait writes=x\n", "line 7: wait writes x; it only reads and frees" },
+        { HEAD "forward queue=comm frees=x\n", "line 7: forward frees x on another queue" },
         { HEAD "forward\nvalue z 4 comm\n", "line 8: value z stands behind actions of its rank" },
+        { HEAD "forward a,b\n", "step, line 7: 'a,b' is no name: 1 to 255 bytes" },
+        { "step 1\nranks 2\nwide\ngroups g 3:1\n", "step, line 4: groups g: 3 ranks 1 apart" },
+        { "step 1\nranks 4\nwide\nrank 0..1\nrank 2..3\nforward reads=y\n",
+          "line 6: reads 'y', which is no value of rank 2" },
+        { "step 1\nranks 4\nwide\nrank 0..3\nsend h\n", "line 5: send h: 'to' is missing" },
+        { "step 1\nranks 4\nwide\nrank 0..3\nsend h to=+0\n",
+          "line 5: send h: to is +0, which is the rank itself" },
     };
 #undef HEAD
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -317,6 +329,35 @@ TS_TEST(step_text_is_refused_with_its_line)
         TEST_SAYS(t, ts_last_error(), cases[i].sentence);
         TEST_CHECK(t, step == NULL);
     }
+}
+
+/* As from an editor that ends lines with carriage returns. */
+static char *with_returns(const char *text)
+{
+    tsi_text out = { 0 };
+    for (const char *at = text, *end; *at; at = end + 1) {
+        end = strchr(at, '\n');
+        tsi_text_add_n(&out, at, (size_t)(end - at));
+        tsi_text_add(&out, "\r\n");
+    }
+    return tsi_text_take(&out);
+}
+
+TS_TEST(step_lines_may_end_with_returns)
+{
+    char *text = with_returns(fsdp);
+    tsi_step *step = parsed(t, text), *same = parsed(t, fsdp);
+    TEST_CHECK(t, step && !tsi_step_differ(step, same, NULL));
+    tsi_free(text);
+    tsi_step_destroy(step);
+    tsi_step_destroy(same);
+    step = parsed(t, "\xEF\xBB\xBFstep 1\nranks 1"); /* and begins with an order mark */
+    TEST_CHECK(t, step != NULL);
+    tsi_step_destroy(step);
+    text = with_returns("step 1\n\n# a remark\nranks 1\nrank 0\noperator a\nwait reads=x\n");
+    TEST_STATUS(t, tsi_step_parse(text, &step), TS_ERR_ARG);
+    TEST_TEXT(t, ts_last_error(), "step, line 7: reads 'x', which is no value of rank 0");
+    tsi_free(text);
 }
 
 TS_TEST(step_proof_names_what_breaks)
