@@ -70,6 +70,7 @@ void tsi_step_destroy(tsi_step *step)
     tsi_free(step->group);
     tsi_wide_destroy(step->wide);
     tsi_map_release(&step->names);
+    tsi_map_release(&step->groups);
     tsi_arena_release(&step->memory);
     tsi_free(step);
 }
@@ -159,6 +160,24 @@ const char *tsi_step_find_name(const tsi_step *step, const char *text)
     return tsi_map_find(&step->names, tsi_hash_text(1, text), text_equal, text);
 }
 
+/* Names are one pointer each, so the pointer is the key of a map to index + 1. */
+static uint64_t pointer_key(const char *own)
+{
+    return (uint64_t)(uintptr_t)own;
+}
+
+static int32_t find_index(const tsi_step *step, const tsi_map *map, const char *name)
+{
+    const char *own = tsi_step_find_name(step, name);
+    void *found = own ? tsi_map_find(map, pointer_key(own), NULL, NULL) : NULL;
+    return (int32_t)((intptr_t)found - 1);
+}
+
+static ts_status note_index(tsi_map *map, const char *own, int32_t index)
+{
+    return tsi_map_insert(map, pointer_key(own), (void *)((intptr_t)index + 1));
+}
+
 ts_status tsi_step_queue(tsi_step *step, const char *name, int32_t *out)
 {
     *out = 0;
@@ -204,23 +223,29 @@ static ts_status same_members(const tsi_step_group *group, const int32_t *member
                     group->name);
 }
 
+int32_t tsi_step_find_group(const tsi_step *step, const char *name)
+{
+    return find_index(step, &step->groups, name);
+}
+
 ts_status tsi_step_group_of(tsi_step *step, const char *name, const int32_t *member, int64_t count,
                             int32_t *out)
 {
     *out = -1;
     const char *own;
     TSI_TRY(tsi_step_name(step, name, &own));
-    for (int32_t g = 0; g < step->group_count; g++) {
-        if (step->group[g].name != own) continue;
-        TSI_TRY(same_members(&step->group[g], member, count));
-        *out = g;
+    int32_t known = tsi_step_find_group(step, own);
+    if (known >= 0) {
+        TSI_TRY(same_members(&step->group[known], member, count));
+        *out = known;
         return TS_OK;
     }
     TSI_TRY(check_members(step, name, member, count));
     size_t bytes = (size_t)count * sizeof *member;
     int32_t *copy = tsi_arena_alloc(&step->memory, bytes);
     if (!copy ||
-        !grow(&step->group, step->group_count, 1, &step->group_capacity, sizeof *step->group))
+        !grow(&step->group, step->group_count, 1, &step->group_capacity, sizeof *step->group) ||
+        note_index(&step->groups, own, step->group_count) != TS_OK)
         return tsi_fail_memory("a group of a step", bytes);
     memcpy(copy, member, bytes);
     step->group[step->group_count] =
@@ -241,18 +266,9 @@ ts_status tsi_step_group_along(tsi_step *step, int32_t group, const char *axes)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Names are one pointer each, so the pointer is the key. */
-static uint64_t pointer_key(const char *own)
-{
-    return (uint64_t)(uintptr_t)own;
-}
-
 int32_t tsi_step_find_value(const tsi_step *step, int64_t rank, const char *name)
 {
-    const char *own = tsi_step_find_name(step, name);
-    const tsi_step_list *list = tsi_step_list_of(step, rank);
-    void *found = own ? tsi_map_find(&list->values, pointer_key(own), NULL, NULL) : NULL;
-    return (int32_t)((intptr_t)found - 1);
+    return find_index(step, &tsi_step_list_of(step, rank)->values, name);
 }
 
 ts_status tsi_step_value(tsi_step *step, int64_t rank, const tsi_value *value, int32_t *out)
@@ -282,8 +298,7 @@ ts_status tsi_step_value(tsi_step *step, int64_t rank, const tsi_value *value, i
     }
     if (list->value_count == INT32_MAX - 1 ||
         !grow(&list->value, list->value_count, 1, &list->value_capacity, sizeof *list->value) ||
-        tsi_map_insert(&list->values, pointer_key(own),
-                       (void *)((intptr_t)list->value_count + 1)) != TS_OK)
+        note_index(&list->values, own, list->value_count) != TS_OK)
         return tsi_fail_memory("a value of a step", sizeof *list->value);
     list->value[list->value_count] = *value;
     list->value[list->value_count].name = own;

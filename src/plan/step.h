@@ -189,8 +189,8 @@ typedef struct tsi_step {
     tsi_step_group *group;
     struct tsi_wide *wide; /* step_wide.h; NULL: list r is rank r's */
     bool narrowed;         /* list r stands for rank list->first and those alike */
-    tsi_map names;
-    tsi_arena memory; /* of names and members */
+    tsi_map names, groups; /* of groups: name -> index + 1 */
+    tsi_arena memory;      /* of names and members */
 } tsi_step;
 
 /* ---- building (step.c) ----------------------------------------------------------------------- */
@@ -206,6 +206,7 @@ const char *tsi_step_find_name(const tsi_step *step, const char *text); /* NULL:
 ts_status tsi_step_queue(tsi_step *step, const char *name, int32_t *out);
 ts_status tsi_step_group_of(tsi_step *step, const char *name, const int32_t *member, int64_t count,
                             int32_t *out);
+int32_t tsi_step_find_group(const tsi_step *step, const char *name); /* -1: none */
 ts_status tsi_step_group_along(tsi_step *step, int32_t group, const char *axes);
 /* Index of the value of that name on the rank; a new one where there is none. Bytes, memory and
  * life must be those it has. */

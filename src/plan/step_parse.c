@@ -322,8 +322,8 @@ static ts_status read_name(reader *r, key k, const char *text, tsi_action *a)
     }
     if (tsi_action_class_of(a->kind) != TSI_CLASS_COLLECTIVE)
         return TSI_FAIL(TS_ERR_ARG, "%s has no 'over'", tsi_action_names[a->kind]);
-    for (a->group = 0; a->group < r->step->group_count; a->group++)
-        if (strcmp(r->step->group[a->group].name, text) == 0) return TS_OK;
+    a->group = tsi_step_find_group(r->step, text);
+    if (a->group >= 0) return TS_OK;
     return TSI_FAIL(TS_ERR_ARG, "'%.60s' is no group of the step", text);
 }
 

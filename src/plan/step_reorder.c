@@ -39,13 +39,15 @@ static ts_status copy_step(const tsi_step *step, tsi_step **out)
         (*out)->list[r].peak = 0; /* it was another order's */
     }
     (*out)->narrowed = step->narrowed;
-    for (int32_t g = 0; g < (*out)->group_count; g++) /* a copy joins them in order of use */
-        for (int32_t k = 0; k < step->group_count; k++)
-            if (strcmp((*out)->group[g].name, step->group[k].name) == 0) {
-                (*out)->group[g].size = step->group[k].size;
-                (*out)->group[g].low = step->group[k].low;
-                (*out)->group[g].high = step->group[k].high;
-            }
+    for (int32_t g = 0; g < (*out)->group_count; g++) { /* a copy joins them in order of use */
+        tsi_step_group *own = &(*out)->group[g];
+        int32_t known = tsi_step_find_group(step, own->name);
+        TSI_ASSERT(known >= 0);
+        const tsi_step_group *of = &step->group[known];
+        own->size = of->size;
+        own->low = of->low;
+        own->high = of->high;
+    }
     return TS_OK;
 }
 

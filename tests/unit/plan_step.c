@@ -262,6 +262,26 @@ TS_TEST(step_pipeline_has_its_formulae)
     }
 }
 
+/* Groups are found at once: a text of many is read before the test's deadline, which it would miss
+ * by far if each was looked for among all of them. */
+TS_TEST(step_has_many_groups)
+{
+    enum { GROUPS = 150000 };
+    tsi_text text = { 0 };
+    tsi_text_add(&text, "step 1\nranks 2\n");
+    for (int i = 0; i < GROUPS; i++)
+        tsi_text_printf(&text, "group g%d 0,1\n", i);
+    tsi_text_add(&text, "rank 0\n");
+    for (int i = 0; i < GROUPS; i++)
+        tsi_text_printf(&text, "gather over=g%d\n", i);
+    tsi_step *step = parsed(t, text.data);
+    TEST_EQ(t, step->group_count, GROUPS);
+    for (int i = 0; i < GROUPS; i++)
+        TEST_EQ(t, step->list[0].action[i].group, i);
+    tsi_step_destroy(step);
+    tsi_text_release(&text);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 typedef struct refusal {
