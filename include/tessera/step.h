@@ -108,7 +108,8 @@ TS_API TS_NODISCARD ts_status ts_step_time(ts_step *step);
 TS_API TS_NODISCARD ts_status ts_step_reorder(ts_step *step, const ts_program *program,
                                               int64_t bytes_max, ts_step_order *out);
 /* Copies `value` to where the step reads `input`, a tensor that was there before the recording.
- * Same shape, dtype and layout, else a sentence. */
+ * Same shape, dtype and layout on the same mesh, else a sentence that names the input: a parameter
+ * by its name, any other as the program does (ts_step_text). */
 TS_API TS_NODISCARD ts_status ts_step_input(ts_step *step, ts_tensor *input, ts_tensor *value);
 /* [coll] The program of all ranks of the world, which have recorded it and call this, the same on
  * each (tessera/program.h). */

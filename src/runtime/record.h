@@ -25,7 +25,8 @@ ts_status tsi_record_begin(ts_rank *rank, tsi_recording **out);
  * recording that is only looked at does not: it would change the memory that it measures. */
 typedef struct tsi_held {
     tsi_storage **storage;
-    int64_t count, capacity;
+    int32_t *value; /* [storage]: which it is in the rank's list */
+    int64_t count, capacity, value_capacity;
     tsi_storage **written; /* those of them that the step changes */
     int64_t written_count, written_capacity;
 } tsi_held;

@@ -118,15 +118,18 @@ tsi_step_list *tsi_recording_list(tsi_recording *r)
     return r->rank->index < r->step->list_count ? &r->step->list[r->rank->index] : NULL;
 }
 
-static void hold(tsi_recording *r, tsi_storage *storage)
+static void hold(tsi_recording *r, tsi_storage *storage, int32_t value)
 {
     tsi_held *held = r->held;
     if (!held) return;
     tsi_recording_fail(
         r, tsi_room(&held->storage, held->count, &held->capacity, sizeof(void *), "a step"));
+    tsi_recording_fail(r, tsi_room(&held->value, held->count, &held->value_capacity,
+                                   sizeof *held->value, "a step"));
     if (r->status != TS_OK) return;
     tsi_storage_retain(storage);
-    held->storage[held->count++] = storage;
+    held->storage[held->count] = storage;
+    held->value[held->count++] = value;
 }
 
 void tsi_record_hold(tsi_recording *recording, tsi_held *held)
@@ -139,6 +142,7 @@ void tsi_held_release(tsi_held *held)
     for (int64_t i = 0; i < held->count; i++)
         tsi_storage_release(held->storage[i]);
     tsi_free(held->storage);
+    tsi_free(held->value);
     tsi_free(held->written);
     *held = (tsi_held){ 0 };
 }
@@ -175,8 +179,8 @@ static tsi_recorded *enter(tsi_recording *r, tsi_storage *storage, const char *m
     tsi_recorded *made = add_block(r, storage);
     if (!made) return NULL;
     give_form(made, form);
-    if (!maker) hold(r, storage);
     ts_status status = tsi_step_value(r->step, r->rank->index, &value, &made->value);
+    if (status == TS_OK && !maker) hold(r, storage, made->value);
     if (status == TS_OK) status = tsi_map_insert(&r->blocks, (uint64_t)(uintptr_t)storage, made);
     if (status != TS_OK) tsi_recording_fail(r, status);
     storage->watched = true;

@@ -13,6 +13,7 @@
  * INV: memory that kept work names lives as long as the step: blocks made inside are of its own
  * allocator, which nobody else draws from; storage that was there before is retained. Modules,
  * optimizers and meshes are borrowed. */
+#include <stdio.h>
 #include <string.h>
 
 #include "array/array.h"
@@ -190,11 +191,48 @@ ts_status ts_step_replay(ts_step *s)
     return tsi_step_run(s, NULL);
 }
 
-static bool holds(const ts_step *s, const tsi_storage *storage)
+/* The name that the program has for it; NULL: it is no memory of before that the step touches. */
+static const char *held_name(const ts_step *s, const tsi_storage *storage)
 {
     for (int64_t i = 0; i < s->held.count; i++)
-        if (s->held.storage[i] == storage) return true;
-    return false;
+        if (s->held.storage[i] == storage)
+            return s->value->list[s->rank->index].value[s->held.value[i]].name;
+    return NULL;
+}
+
+enum { INPUT_TEXT = 512 };
+/* "input "table"": a parameter by its full name, else by that of the program, if there is one. */
+static const char *input_text(const ts_step *s, const ts_tensor *input, char out[INPUT_TEXT])
+{
+    char full[INPUT_TEXT / 2];
+    const char *held = input->array ? held_name(s, input->array->storage) : NULL;
+    if (input->name)
+        (void)tsi_name_text(input->name, full, sizeof full);
+    else
+        (void)snprintf(full, sizeof full, "%s", held ? held : "");
+    (void)snprintf(out, INPUT_TEXT, full[0] ? "input \"%s\"" : "input", full);
+    return out;
+}
+
+static ts_status refuse_value(const ts_step *s, const ts_tensor *input, const ts_tensor *value)
+{
+    char name[INPUT_TEXT], on[2][128];
+    const tsi_mesh_desc *mesh[] = { input->layout->sharding->mesh, value->layout->sharding->mesh };
+    const char *dtype[] = { ts_dtype_name((ts_dtype)input->dtype),
+                            ts_dtype_name((ts_dtype)value->dtype) };
+    (void)input_text(s, input, name);
+    if (mesh[0] == mesh[1])
+        return TSI_FAIL(TS_ERR_SHAPE,
+                        "step: the %s was recorded as %s of %s, the value is %s of %s", name,
+                        input->layout->text, dtype[0], value->layout->text, dtype[1]);
+    for (int32_t i = 0; i < 2; i++)
+        (void)tsi_mesh_desc_text(mesh[i], on[i], sizeof on[i]);
+    return TSI_FAIL(TS_ERR_MESH,
+                    "step: the %s was recorded as %s of %s on mesh \"%s\", the value is %s of %s "
+                    "on mesh \"%s\"; move it there first: ts_redistribute_to(value, "
+                    "ts_layout_sharding(ts_tensor_layout(input)))",
+                    name, input->layout->text, dtype[0], on[0], value->layout->text, dtype[1],
+                    on[1]);
 }
 
 /* Who still reads the old value is waited for; a value that lies over it is copied first. */
@@ -217,16 +255,14 @@ ts_status ts_step_input(ts_step *s, ts_tensor *input, ts_tensor *value)
     if (!input->layout) return tsi_tensor_refuse(input, "step: the input");
     if (!value->layout) return tsi_tensor_refuse(value, "step: its value");
     if (input->layout != value->layout || input->dtype != value->dtype)
-        return TSI_FAIL(TS_ERR_SHAPE,
-                        "step: the input was recorded as %s of %s, the value is %s of %s",
-                        input->layout->text, ts_dtype_name((ts_dtype)input->dtype),
-                        value->layout->text, ts_dtype_name((ts_dtype)value->dtype));
+        return refuse_value(s, input, value);
     TSI_TRY(tsi_tensor_ready(input));
     TSI_TRY(tsi_tensor_ready(value));
     if (!input->mesh->member || input->array->storage->bytes == 0) return TS_OK; /* not here */
-    if (!holds(s, input->array->storage))
-        return TSI_FAIL(TS_ERR_ARG, "step: the recorded step reads no tensor that is this one (%s)",
-                        input->layout->text);
+    char name[INPUT_TEXT];
+    if (!held_name(s, input->array->storage))
+        return TSI_FAIL(TS_ERR_ARG, "step: the recorded step reads no tensor that is the %s (%s)",
+                        input_text(s, input, name), input->layout->text);
     return write_input(input, value);
 }
 

@@ -871,6 +871,15 @@ TS_TEST_RANKS(slots_take_what_they_were_recorded_with, 1, 2)
                            ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "S(0)") };
     for (int i = 0; i < 3; i++)
         refuses(t, step, b.x, other[i], TS_ERR_SHAPE, "was recorded as");
+    ts_tensor *there = ts_ones(ts_mesh_create(t->me, "y=*"), TS_DTYPE_F32, TS_SHAPE(4, 2), "R");
+    char on[2][64];
+    for (int i = 0; i < 2; i++)
+        snprintf(on[i], sizeof on[i], "of f32 on mesh \"%c=%d\"", "xy"[i], (int)t -> count);
+    refuses(t, step, b.x, there, TS_ERR_MESH, on[0]);
+    refuses(t, step, b.x, there, TS_ERR_MESH, on[1]);
+    refuses(t, step, b.x, there, TS_ERR_MESH,
+            "step: the input \"given.1\" was recorded as [4, 2](R)");
+    refuses(t, step, b.x, there, TS_ERR_MESH, "move it there first: ts_redistribute_to(");
     ts_tensor *unread = ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "R");
     refuses(t, step, unread, b.x, TS_ERR_ARG, "step");
     TEST_OK(t, ts_step_input(step, b.x, unread)); /* ones again */
@@ -880,6 +889,27 @@ TS_TEST_RANKS(slots_take_what_they_were_recorded_with, 1, 2)
     TEST_SAY(t, sum == 16, "%g", sum);
     ts_step_destroy(step);
     TEST_OK(t, ts_scope_close(scope));
+}
+
+/* A parameter that takes new numbers is called by its name. */
+TS_TEST_RANKS(slots_that_have_names_are_called_by_them, 1, 2)
+{
+    static const ts_module_desc desc = { .struct_size = sizeof desc, .type = "tree" };
+    bad b = { .me = t->me, .mesh = ts_mesh_create(t->me, "x=*") };
+    ts_scope scope = ts_scope_open(t->me, NULL);
+    ts_module *root = ts_module_create(b.mesh, &desc, NULL);
+    ts_tensor *w = ts_module_param(root, "table", TS_SHAPE(4, 2), NULL);
+    TEST_OK(t, ts_module_materialize(root));
+    b.x = ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 2), "R");
+    ts_step *step = ts_step_record(t->me, doubles, &b);
+    ts_tensor *other = ts_ones(b.mesh, TS_DTYPE_F32, TS_SHAPE(4, 3), "R");
+    refuses(t, step, w, other, TS_ERR_SHAPE,
+            "step: the input \"table\" was recorded as [4, 2](R) of");
+    refuses(t, step, w, b.x, TS_ERR_ARG,
+            "step: the recorded step reads no tensor that is the input \"table\" ([4, 2](R)");
+    ts_step_destroy(step);
+    TEST_OK(t, ts_scope_close(scope));
+    ts_module_destroy(root);
 }
 
 /* What was made of a slot before it is written has the old value, and a value may lie over it. */
