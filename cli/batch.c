@@ -85,7 +85,8 @@ typedef struct batch {
     cli_batch_fn serve;
     void *context;
     ts_json_writer answer;
-    bool failed; /* some line got an error */
+    int64_t line; /* that is served, of all there are; from 1 */
+    bool failed;  /* some line got an error */
 } batch;
 
 static void answer_error(batch *self, const char *sentence)
@@ -97,13 +98,25 @@ static void answer_error(batch *self, const char *sentence)
     ts_json_put_close(&self->answer, '}');
 }
 
+/* The parser counts the lines of what it was given, which is one of the batch. */
+static void answer_no_json(batch *self, const char *sentence)
+{
+    static const char begin[] = "not JSON, line 1";
+    char error[1024];
+    bool counts = strncmp(sentence, begin, sizeof begin - 1) == 0;
+    if (counts)
+        (void)snprintf(error, sizeof error, "not JSON, line %lld%s", (long long)self->line,
+                       sentence + sizeof begin - 1);
+    answer_error(self, counts ? error : sentence);
+}
+
 static void serve_line(batch *self, const char *line, size_t length)
 {
     char error[1024] = "";
     ts_json_document *document = NULL;
     ts_json_writer_reset(&self->answer);
     if (ts_json_parse("not JSON", line, length, &document) != TS_OK) {
-        answer_error(self, ts_last_error());
+        answer_no_json(self, ts_last_error());
         return;
     }
     const ts_json *request = ts_json_root(document);
@@ -123,7 +136,10 @@ static int serve_file(batch *self, FILE *file)
     ssize_t length;
     int code = 0;
     while (code == 0 && (length = getline(&line, &capacity, file)) >= 0) {
+        self->line++;
         if (strspn(line, " \t\r\n") == (size_t)length) continue;
+        while (length > 0 && (line[length - 1] == '\n' || line[length - 1] == '\r'))
+            length--;
         serve_line(self, line, (size_t)length);
         if (cli_json_print(&self->answer, stdout) != 0) {
             code = cli_fail(self->command, "cannot write the answer: %s", strerror(errno));

@@ -53,6 +53,8 @@ fi
 says "a batch that is not there" 2 'cannot read' layout --batch "$work/none"
 says "a batch that is a folder" 2 'Is a directory' layout --batch "$work"
 says "not JSON" 1 'not JSON, line 1, column' one '{"mesh": '
+two_before() { printf '%s\r\n\n%s\r\n' "$good" "$1" | "$tessera" layout --batch -; }
+says "the line of the batch" 1 'not JSON, line 3, column 10: a value was expected' two_before '{"mesh": '
 says "not an object" 1 'a request is a JSON object' one '[1]'
 says "no mesh" 1 '\"mesh\" is missing' one '{"tensor": [3], "placements": ["S(0)"]}'
 says "no tensor" 1 '\"tensor\" is missing' one '{"mesh": [2], "placements": ["S(0)"]}'
