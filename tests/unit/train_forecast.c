@@ -243,3 +243,15 @@ TS_TEST(the_largest_on_16384_ranks)
     if (!TSI_SANITIZED) TEST_SAY(t, kib > 0 && kib < 200 * 1024, "%ld KiB", kib);
     ts_train_config_destroy(config);
 }
+
+/* The update is planned like the rest: nobody touches what it would compute. */
+TS_TEST(updates_are_planned_in_no_memory)
+{
+    static ts_train_cost cost;
+    ts_train_config *config = published(t, "llama3-8b", "fsdp=4", "optimizer.kind=muon");
+    TEST_OK(t, ts_train_config_set(config, "model.layers=2"));
+    TEST_OK(t, ts_train_forecast(config, &cost));
+    long kib = peak_kib();
+    if (!TSI_SANITIZED) TEST_SAY(t, kib > 0 && kib < 200 * 1024, "%ld KiB", kib);
+    ts_train_config_destroy(config);
+}

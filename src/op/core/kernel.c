@@ -627,11 +627,26 @@ ts_status tsi_list_reserve(const tsi_list_op *op, ts_rank *rank, int64_t count, 
     return *out ? TS_OK : tsi_fail_memory("a list in a stream", bytes);
 }
 
+/* Where there is no data: the host's kernel takes what it needs while it runs, as run_dry() has it.
+ */
+static ts_status describe_list(const tsi_list_op *op, const tsi_list_io *io)
+{
+    const tsi_kernels *host = kernels_of(tsi_device_host());
+    tsi_list_fn kernel = host ? host->list[op->id] : NULL;
+    if (!kernel || !io->rank->world->scratch) return TS_OK;
+    TSI_ASSERT(!io->rank->dry);
+    io->rank->dry = 1;
+    int verdict = (int)kernel(io);
+    io->rank->dry = 0;
+    return verdict == TSI_KERNEL_DECLINED ? TS_OK : (ts_status)verdict;
+}
+
 ts_status tsi_list_run(const tsi_list_op *op, tsi_list_io io)
 {
     TSI_ASSERT(io.rank == tsi_rank_current()); /* its ring and its queue (INV-16) */
     const tsi_rank_device *mine = tsi_rank_device_of(io.rank);
     if (!mine) return ts_rank_status(io.rank);
+    if (mine->device == tsi_device_none()) return describe_list(op, &io);
     io.device = mine->device;
     io.queue = mine->queue;
     tsi_event event = {

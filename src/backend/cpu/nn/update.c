@@ -154,13 +154,13 @@ static ts_status run_list(list *l)
     tsi_scratch scratch = { 0 };
     if (elements <= 2 * PIECE ||
         tsi_scratch_get(&scratch, io->rank, (size_t)io->count + 1, sizeof(int64_t)) != TS_OK) {
-        for (int64_t i = 0; i < io->count; i++)
+        for (int64_t i = 0; i < io->count && !tsi_dry(io->rank); i++)
             run_piece(l, &io->item[i], 0, io->item[i].count);
         return TS_OK;
     }
     int64_t *first = scratch.data;
     first[0] = 0;
-    for (int64_t i = 0; i < io->count; i++)
+    for (int64_t i = 0; i < io->count && !tsi_dry(io->rank); i++)
         first[i + 1] = first[i] + (io->item[i].count + PIECE - 1) / PIECE;
     l->first = first;
     tsi_parallel_for(io->rank, first[io->count], 1, run_pieces, l);
@@ -253,7 +253,8 @@ static bool chunks_next(chunks *c)
 ts_status tsi_cpu_list_squares(const tsi_list_io *io)
 {
     chunks c = { .io = io };
-    double total = 0; /* of the item so far */
+    double total = 0;                    /* of the item so far */
+    if (tsi_dry(io->rank)) return TS_OK; /* it takes no memory */
     while (chunks_next(&c)) {
         int64_t grain = c.elements > CHUNK ? 1 : c.count;
         tsi_parallel_for(io->rank, c.count, grain, run_chunks, c.some);
