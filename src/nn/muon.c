@@ -197,6 +197,60 @@ void tsi_muon_release(ts_optimizer *o)
     o->muon = NULL;
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+typedef struct need { /* of a rank, in elements */
+    double whole;     /* matrices that it has whole */
+    double turned;    /* what the one that needs most takes beside them while it is turned */
+    bool shares;      /* it is of a mesh whose ranks share matrices */
+} need;
+
+/* A round has the matrix twice, before and after, and two of squares of its smaller side. */
+static double turned_elements(const ts_shape *shape)
+{
+    matrices is = matrices_of(shape);
+    double m = (double)is.rows, n = (double)is.columns;
+    return 2 * m * n + 2 * fmin(m, n) * fmin(m, n);
+}
+
+static void add_slot(const tsi_trained *s, need *of)
+{
+    const tsi_mesh_desc *line = s->owner->mesh;
+    const ts_shape *shape = &s->param->layout->shape;
+    double each = 1, turned = turned_elements(shape);
+    for (int32_t d = 1; d < shape->ndim; d++)
+        each *= (double)shape->extent[d];
+    for (int64_t i = 0; i < line->count; i++) {
+        need *n = &of[tsi_mesh_desc_rank(line, &i)];
+        int64_t rows = s->owner->place[0].sizes[i];
+        n->shares = true;
+        n->whole += (double)rows * each;
+        if (rows > 0) n->turned = fmax(n->turned, turned);
+    }
+}
+
+ts_status tsi_muon_range(const ts_optimizer *o, int64_t *most, int64_t *least)
+{
+    int64_t ranks = o->rank->world->rank_count, from = -1, to = -1;
+    need *of = tsi_calloc((size_t)ranks, sizeof *of);
+    *most = *least = -1;
+    if (!of) return tsi_fail_memory("the owners of matrices", (size_t)ranks * sizeof *of);
+    for (int64_t i = 0; i < o->count; i++)
+        if (is_turned(o, &o->slot[i]) && o->slot[i].owner) add_slot(&o->slot[i], of);
+    for (int64_t r = 0; r < ranks; r++) {
+        double here = of[r].whole + of[r].turned;
+        if (!of[r].shares) continue;
+        if (to < 0 || here > of[to].whole + of[to].turned) to = r;
+        if (from < 0 || here <= of[from].whole + of[from].turned) from = r;
+    }
+    if (to >= 0 && of[to].whole + of[to].turned > of[from].whole + of[from].turned) {
+        *most = to;
+        *least = from;
+    }
+    tsi_free(of);
+    return TS_OK;
+}
+
 /* ---- directions ------------------------------------------------------------------------------ */
 
 /* By the kernel of SGD: x -= rate (f g + decay x). With M the momentum before the step, mu M + f g

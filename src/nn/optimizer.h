@@ -80,6 +80,9 @@ ts_status tsi_muon_turn(ts_optimizer *o, bool controlled);
 ts_status tsi_muon_reserve(ts_optimizer *o);
 /* Momentum goes on: nothing here can fail short of a lost rank, after tsi_muon_reserve. */
 ts_status tsi_muon_momentum(ts_optimizer *o, bool controlled);
+/* Ranks of the world that need most and least while matrices are turned, among those who share
+ * them; -1: all need as much, or nothing is turned. */
+ts_status tsi_muon_range(const ts_optimizer *o, int64_t *most, int64_t *least);
 void tsi_muon_release(ts_optimizer *o);
 
 #endif

@@ -24,6 +24,7 @@
 #include "layout/mesh.h"
 #include "model/model.h"
 #include "nn/module.h"
+#include "nn/optimizer.h"
 #include "op/core/dispatch.h"
 #include "parallel/unit.h"
 #include "plan/topology.h"
@@ -41,10 +42,10 @@ typedef struct described {
     char *mesh;
     int64_t vocab;
     int64_t rank, ranks;
-    bool together;              /* ranks are threads of one process */
-    int32_t threads;            /* of a rank that computes on the host; 0: it does not */
-    ts_topology topology;       /* that moves are planned with */
-    bool differs;               /* the last rank of its stage may hold more or less than this */
+    bool together;        /* ranks are threads of one process */
+    int32_t threads;      /* of a rank that computes on the host; 0: it does not */
+    ts_topology topology; /* that moves are planned with */
+    tsi_others others;
     bool saves_only;            /* a state is saved in the background, and no step runs */
     const tsi_program_how *how; /* a step is written down instead, to: */
     tsi_step *program;
@@ -259,9 +260,9 @@ static ts_status find_difference(described *d, ts_model *m)
     ts_shape tokens = TS_SHAPE(d->shape.rows, d->shape.context);
     const ts_layout *layout = tsi_layout_intern(m->tokens, &tokens);
     if (!layout) return ts_rank_status(m->rank);
-    d->differs = last_has_less(layout, m->mesh) || ranks_along(m->mesh, "cp") > 1;
+    d->others.last = last_has_less(layout, m->mesh) || ranks_along(m->mesh, "cp") > 1;
     ts_layout_release(layout);
-    return ts_module_each(m->root, compare_param, &d->differs);
+    return ts_module_each(m->root, compare_param, &d->others.last);
 }
 
 static ts_status account(ts_rank *me, described *d, ts_model *m)
@@ -339,6 +340,8 @@ static ts_status count_steps(ts_rank *me, described *d, ts_model *m, tsi_stages 
 {
     TSI_TRY(run_steps(me, d, m, stages, optimizer));
     TSI_TRY(account(me, d, m));
+    d->others.most = d->others.least = -1;
+    if (optimizer) TSI_TRY(tsi_muon_range(optimizer, &d->others.most, &d->others.least));
     TSI_TRY(tsi_tracker_end(&d->tracker, m->root, optimizer, &d->cost.peak));
     sum_kinds(&d->cost.peak, d->cost.memory.at_peak);
     return TS_OK;
@@ -514,7 +517,7 @@ ts_status tsi_train_estimate_rank(const ts_train_config *config, const tsi_descr
     if (status == TS_OK) status = run_described(&d);
     tsi_free(d.mesh);
     if (status == TS_OK) *out = d.cost;
-    if (status == TS_OK && of->differs) *of->differs = d.differs;
+    if (status == TS_OK && of->others) *of->others = d.others;
     return status;
 }
 
@@ -588,22 +591,27 @@ static void see_rank(const ts_train_cost *one, int64_t rank, ts_train_cost *most
     most->rank_least = less ? rank : who;
 }
 
-/* The first rank of a stage has the largest pieces; where the last has other ones it is looked at
- * too. *one: the first; `last`: the rank of the same stage that has the last of every axis. */
+/* The first rank of a stage has the largest pieces; where others may hold more or less they are
+ * looked at too. *one: the first; `last`: the rank of the same stage that has the last of every
+ * axis. */
 static ts_status see_stage(const ts_train_config *config, const tsi_described *first, int64_t last,
                            ts_train_cost *one, ts_train_cost *most)
 {
     tsi_described of = *first;
-    bool differs = false;
-    of.differs = &differs;
+    tsi_others others = { 0 };
+    of.others = &others;
     TSI_TRY(tsi_train_estimate_rank(config, &of, one));
     see_rank(one, of.rank, most);
-    if (!differs) return TS_OK;
+    of.others = NULL;
+    const int64_t rank[] = { others.last ? last : -1, others.most, others.least };
     ts_train_cost *other = tsi_alloc(sizeof *other);
-    if (!other) return tsi_fail_memory("a plan", sizeof *other);
-    of.rank = last;
-    ts_status status = tsi_train_estimate_rank(config, &of, other);
-    if (status == TS_OK) see_rank(other, last, most);
+    ts_status status = other ? TS_OK : tsi_fail_memory("a plan", sizeof *other);
+    for (size_t i = 0; i < TSI_COUNT_OF(rank) && status == TS_OK; i++) {
+        of.rank = rank[i];
+        bool seen = of.rank < 0 || of.rank == first->rank || (i > 0 && of.rank == rank[0]);
+        if (!seen) status = tsi_train_estimate_rank(config, &of, other);
+        if (!seen && status == TS_OK) see_rank(other, of.rank, most);
+    }
     tsi_free(other);
     return status;
 }

@@ -238,7 +238,8 @@ static bool by_layers(const ts_train_config *config, tsi_forecast_fn forecast, t
     int64_t layers = config->model.layers, period = period_of(config);
     int64_t first = config->model.dense_first + FIRST;
     first += (layers - first) % period;
-    if (config->model.directory[0] || layers < first + 2 * period + WORTH) return false;
+    bool muon = strcmp(config->optimizer.kind, "muon") == 0; /* gives matrices out by all of them */
+    if (config->model.directory[0] || muon || layers < first + 2 * period + WORTH) return false;
     ts_train_config *few = tsi_alloc(sizeof *few);
     ts_train_cost *cost = tsi_alloc_array(3, sizeof *cost);
     bool good = few && cost;

@@ -218,15 +218,21 @@ static inline int32_t tsi_train_waits(const ts_model *model, int64_t part, int64
 /* What of a configuration decides what a step costs. */
 ts_train_shape tsi_train_shape(const ts_train_config *config);
 
+/* Whom else of its stage to look at: ranks that may hold more or less. */
+typedef struct tsi_others {
+    bool last;           /* that with the last piece of every axis */
+    int64_t most, least; /* matrices of Muon; -1: all have as much */
+} tsi_others;
+
 /* Which rank is described, and of what world. */
 typedef struct tsi_described {
     int64_t vocab; /* 0: the configuration's */
     int64_t rank;
     bool together;   /* ranks are threads of one process */
     int32_t threads; /* of a rank that computes on the host; 0: it does not */
-    bool *differs;   /* (optional) whether the last rank of its stage may hold more or less */
     bool saves_only; /* no step runs: what a state that is saved in the background takes, alone */
-    ts_world *world; /* (optional) that it is of; NULL: none is there yet */
+    tsi_others *others; /* (optional) out */
+    ts_world *world;    /* (optional) that it is of; NULL: none is there yet */
 } tsi_described;
 int32_t tsi_train_threads(ts_rank *rank); /* so, of a rank that is there */
 /* As ts_train_forecast, of one rank. */

@@ -61,6 +61,26 @@ static void same_costs(test *t, const ts_train_cost *a, const ts_train_cost *b)
                       a->flops_per_token < 1.000000001 * b->flops_per_token);
 }
 
+/* Each rank by itself, beside what is said of all of them. Returns the rank with most. */
+static int64_t check_range(test *t, const char *name, const ts_train_config *config)
+{
+    static ts_train_cost said, one;
+    int64_t least = INT64_MAX, most = 0;
+    TEST_OK(t, ts_train_forecast(config, &said));
+    tsi_described of = { .together = said.ranks <= tsi_core_count() };
+    of.threads = tsi_parallel_default(said.ranks);
+    for (of.rank = 0; of.rank < said.ranks; of.rank++) {
+        TEST_OK(t, tsi_train_estimate_rank(config, &of, &one));
+        if (one.memory.peak < least) least = one.memory.peak;
+        if (one.memory.peak > most) most = one.memory.peak;
+        if (of.rank == said.rank_most) same(t, name, said.memory.peak, one.memory.peak);
+        if (of.rank == said.rank_least) same(t, name, said.least_bytes, one.memory.peak);
+    }
+    same(t, name, said.memory.peak, most);
+    same(t, name, said.least_bytes, least);
+    return said.rank_most;
+}
+
 /* The range of ranks that is said, from few of them, is that of all of them. */
 TS_TEST(ranks_with_most_and_least)
 {
@@ -70,25 +90,42 @@ TS_TEST(ranks_with_most_and_least)
         { "pp=2, fsdp=2", "model.vocab=257" }, { "dp=4", "train.batch=6" },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        static ts_train_cost said, one;
         ts_train_config *config = published(t, "gpt2-124m", row[i][0], row[i][1]);
         TEST_OK(t, ts_train_config_set(config, "model.layers=3"));
         if (i != 2) TEST_OK(t, ts_train_config_set(config, "data.context=64"));
-        TEST_OK(t, ts_train_forecast(config, &said));
-        int64_t least = INT64_MAX, most = 0;
-        tsi_described of = { .together = said.ranks <= tsi_core_count() };
-        of.threads = tsi_parallel_default(said.ranks);
-        for (of.rank = 0; of.rank < said.ranks; of.rank++) {
-            TEST_OK(t, tsi_train_estimate_rank(config, &of, &one));
-            if (one.memory.peak < least) least = one.memory.peak;
-            if (one.memory.peak > most) most = one.memory.peak;
-            if (of.rank == said.rank_most) same(t, row[i][0], said.memory.peak, one.memory.peak);
-            if (of.rank == said.rank_least) same(t, row[i][0], said.least_bytes, one.memory.peak);
-        }
-        same(t, row[i][0], said.memory.peak, most);
-        same(t, row[i][1], said.least_bytes, least);
+        (void)check_range(t, row[i][0], config);
         ts_train_config_destroy(config);
     }
+}
+
+/* Of Muon each rank has matrices of its own whole: the first need not have the most of them. */
+TS_TEST(ranks_with_most_and_least_matrices)
+{
+    static const struct {
+        const char *name, *mesh, *batch, *set[2];
+    } row[] = {
+        { "gpt2-124m", "fsdp=3", "train.batch=3", { "model.layers=13" } },
+        { "gpt2-124m", "fsdp=5", "train.batch=5", { "optimizer.muon_dtype=bf16" } },
+        { "gpt2-124m", "dp=7", "train.batch=7", { NULL } },
+        { "gpt2-124m", "pp=2, fsdp=5", "train.batch=20", { "model.layers=32" } },
+        { "gpt2-124m", "fsdp=3, tp=2", "train.batch=6", { "train.accumulate=2" } },
+        { "llama3-8b", "fsdp=4", "train.batch=4", { "model.layers=11" } },
+        { "mixtral-8x7b", "fsdp=4", "train.batch=4", { "model.layers=5" } },
+        { "mixtral-8x7b", "fsdp=4", "train.batch=4", { "model.layers=5", "parallel.ep=2" } },
+        { "qwen3-30b-a3b", "fsdp=6", "train.batch=6", { "model.layers=9", "model.experts=16" } },
+    };
+    int others = 0;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        ts_train_config *config = published(t, row[i].name, row[i].mesh, "optimizer.kind=muon");
+        TEST_OK(t, ts_train_config_set(config, "data.context=8"));
+        TEST_OK(t, ts_train_config_set(config, "model.vocab=256"));
+        TEST_OK(t, ts_train_config_set(config, row[i].batch));
+        for (int k = 0; k < 2; k++)
+            if (row[i].set[k]) TEST_OK(t, ts_train_config_set(config, row[i].set[k]));
+        others += check_range(t, row[i].mesh, config) > 0;
+        ts_train_config_destroy(config);
+    }
+    TEST_CHECK(t, others > 0); /* that the first has the most everywhere would prove nothing */
 }
 
 /* Products and attention are all that has FLOPs; times are amounts over rates. */
@@ -173,6 +210,7 @@ TS_TEST(few_layers_tell_of_all)
         { "qwen3-30b-a3b", "fsdp=8", "parallel.ep=4", "data.context=64" },
         { "mixtral-8x7b", "fsdp=4, tp=2", NULL },
         { "deepseek-v3", "fsdp=16, tp=2", "parallel.ep=8", "data.context=64" },
+        { "llama3-8b", "fsdp=64", "optimizer.kind=muon", "data.context=64" },
     };
     int taken = 0;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
