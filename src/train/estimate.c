@@ -260,7 +260,8 @@ static ts_status find_difference(described *d, ts_model *m)
     ts_shape tokens = TS_SHAPE(d->shape.rows, d->shape.context);
     const ts_layout *layout = tsi_layout_intern(m->tokens, &tokens);
     if (!layout) return ts_rank_status(m->rank);
-    d->others.last = last_has_less(layout, m->mesh) || ranks_along(m->mesh, "cp") > 1;
+    d->others.last = last_has_less(layout, m->mesh) || ranks_along(m->mesh, "cp") > 1 ||
+                     ranks_along(m->mesh, "ep") > 1;
     ts_layout_release(layout);
     return ts_module_each(m->root, compare_param, &d->others.last);
 }

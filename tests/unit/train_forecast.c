@@ -98,6 +98,26 @@ TS_TEST(ranks_with_most_and_least)
     }
 }
 
+/* Experts of other ranks may have more rows than those of the first. */
+TS_TEST(ranks_with_most_and_least_rows)
+{
+    static const char *const row[][3] = {
+        { "mixtral-8x7b", "fsdp=4", "parallel.ep=2" },
+        { "mixtral-8x7b", "fsdp=8", "parallel.ep=4" },
+        { "mixtral-8x7b", "fsdp=4, tp=2", "parallel.ep=2" },
+        { "qwen3-30b-a3b", "fsdp=6", "parallel.ep=3" },
+        { "qwen3-30b-a3b", "fsdp=8", "parallel.ep=8" },
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        ts_train_config *config = published(t, row[i][0], row[i][1], row[i][2]);
+        TEST_OK(t, ts_train_config_set(config, "model.layers=2"));
+        TEST_OK(t, ts_train_config_set(config, "data.context=8"));
+        TEST_OK(t, ts_train_config_set(config, "train.batch=24"));
+        (void)check_range(t, row[i][2], config);
+        ts_train_config_destroy(config);
+    }
+}
+
 /* Of Muon each rank has matrices of its own whole: the first need not have the most of them. */
 TS_TEST(ranks_with_most_and_least_matrices)
 {
