@@ -347,7 +347,7 @@ typedef struct tsi_step_cost {
 
 typedef struct tsi_step_times {
     double makespan_us;
-    double bubble;             /* 1 - compute time of all ranks / (ranks * makespan) */
+    double bubble;             /* 1 - time in which ranks compute / (ranks * makespan) */
     int64_t *first;            /* [rank]: number of its first action; [ranks]: of all actions */
     double *start_us, *end_us; /* by number */
     double *busy_us;           /* [rank * TSI_STEP_QUEUES + queue]; without marks */

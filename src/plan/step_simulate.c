@@ -4,6 +4,7 @@
  * A meeting begins when the last of what its members wait for has ended, and takes as long as its
  * slowest member. The path of those last ones, from the end back, is the critical path. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -74,12 +75,17 @@ static double cost_of(const tsi_step_cost *cost, const tsi_step *step, int64_t r
 
 /* ---- times ----------------------------------------------------------------------------------- */
 
+typedef struct spell { /* in which a queue computes */
+    double begin, end;
+} spell;
+
 typedef struct run {
     const tsi_step *step;
     const tsi_step_cost *cost;
     tsi_step_graph graph;
     double *begin, *takes; /* by meeting */
     int32_t *cause;        /* by meeting: the edge's action that ended last; -1: none */
+    spell *spell;          /* room for the actions of a rank */
     tsi_step_times *out;
 } run;
 
@@ -97,8 +103,9 @@ static ts_status prepare(run *r)
     r->begin = tsi_calloc(n, sizeof *r->begin);
     r->takes = tsi_calloc(n, sizeof *r->takes);
     r->cause = tsi_calloc(n, sizeof *r->cause);
+    r->spell = tsi_calloc(n, sizeof *r->spell);
     if (out->first && out->start_us && out->end_us && out->busy_us && out->peak && out->critical &&
-        r->begin && r->takes && r->cause)
+        r->begin && r->takes && r->cause && r->spell)
         return TS_OK;
     return tsi_fail_memory("the times of a step", n * 64);
 }
@@ -154,6 +161,28 @@ static void report_path(run *r, int32_t last)
     }
 }
 
+static int compare_spells(const void *a, const void *b)
+{
+    const spell *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* What several queues of a rank compute at once is its time once. */
+static double time_of_spells(spell *all, int32_t count)
+{
+    double sum = 0, until = 0;
+    int32_t sorted = 1; /* those of one queue are */
+    while (sorted < count && all[sorted - 1].begin <= all[sorted].begin)
+        sorted++;
+    if (sorted < count) qsort(all, (size_t)count, sizeof *all, compare_spells);
+    for (int32_t i = 0; i < count; i++) {
+        if (all[i].end <= until) continue;
+        sum += all[i].end - fmax(all[i].begin, until);
+        until = all[i].end;
+    }
+    return sum;
+}
+
 static void report(run *r, int32_t last)
 {
     tsi_step_times *out = r->out;
@@ -161,6 +190,7 @@ static void report(run *r, int32_t last)
     int32_t number = 0;
     for (int64_t rank = 0; rank < r->step->rank_count; rank++) {
         const tsi_step_list *list = tsi_step_list_of(r->step, rank);
+        int32_t spells = 0;
         out->first[rank] = number;
         for (int32_t i = 0; i < list->action_count; i++, number++) {
             int32_t meet = r->graph.meet[number];
@@ -169,8 +199,10 @@ static void report(run *r, int32_t last)
             out->end_us[number] = r->begin[meet] + r->takes[meet];
             if (kind == TSI_CLASS_MARK) continue;
             out->busy_us[rank * TSI_STEP_QUEUES + list->action[i].queue] += r->takes[meet];
-            if (kind == TSI_CLASS_COMPUTE) compute += r->takes[meet];
+            if (kind == TSI_CLASS_COMPUTE)
+                r->spell[spells++] = (spell){ out->start_us[number], out->end_us[number] };
         }
+        compute += time_of_spells(r->spell, spells);
         tsi_step_memory_of(r->step, rank, &out->peak[rank], NULL);
     }
     out->first[r->step->rank_count] = number;
@@ -192,6 +224,7 @@ ts_status tsi_step_simulate(const tsi_step *step, const tsi_step_cost *cost, tsi
     tsi_free(r.begin);
     tsi_free(r.takes);
     tsi_free(r.cause);
+    tsi_free(r.spell);
     if (status != TS_OK) tsi_step_times_release(out);
     return status;
 }

@@ -120,6 +120,27 @@ TS_TEST(step_simulates_by_its_own_times)
     tsi_step_destroy(step);
 }
 
+/* What two queues compute at once is time of the rank once. */
+TS_TEST(step_computes_on_several_queues)
+{
+    tsi_step *step = parsed(t, "step 1\nranks 1\nqueue a\nqueue b\nrank 0\n"
+                               "operator x queue=a us=4\noperator y queue=b us=3\n"
+                               "operator z us=1\nwait\noperator w us=2\nsave v queue=b us=1\n");
+    tsi_step_times times;
+    TEST_OK(t, tsi_step_simulate(step, &(tsi_step_cost){ .us = { 0 } }, &times));
+    TEST_CHECK(t, times.makespan_us == 7);
+    TEST_SAY(t, times.bubble == 0, "%g", times.bubble);
+    tsi_step_times_release(&times);
+    tsi_step_destroy(step);
+    step =
+        parsed(t, "step 1\nranks 1\nqueue a\nqueue c\ngroup g 0\nrank 0\n"
+                  "operator x queue=a us=2\ngather w over=g queue=c us=6\nwait\noperator z us=2\n");
+    TEST_OK(t, tsi_step_simulate(step, &(tsi_step_cost){ .us = { 0 } }, &times));
+    TEST_SAY(t, times.bubble == 0.5, "%g", times.bubble);
+    tsi_step_times_release(&times);
+    tsi_step_destroy(step);
+}
+
 TS_TEST(step_costs_come_from_links)
 {
     ts_topology topology;
