@@ -40,6 +40,14 @@ ts_status ts_program_parse(const char *text, ts_program **out)
     return tsi_program_make(step, out);
 }
 
+static ts_status refuse_nul(const char *text)
+{
+    long long line = 1;
+    for (; *text; text++)
+        line += *text == '\n';
+    return TSI_FAIL(TS_ERR_ARG, "step, line %lld: there is a NUL in it", line);
+}
+
 ts_status ts_program_read(const char *path, ts_program **out)
 {
     char *text = NULL;
@@ -47,9 +55,7 @@ ts_status ts_program_read(const char *path, ts_program **out)
     if (!path || !out) return TSI_FAIL(TS_ERR_NULL, "program: an argument is NULL");
     *out = NULL;
     TSI_TRY(tsi_file_read(path, FILE_MAX_BYTES, &text, &length));
-    ts_status status = strlen(text) == length
-                           ? ts_program_parse(text, out)
-                           : TSI_FAIL(TS_ERR_ARG, "step: there is a NUL in the text");
+    ts_status status = strlen(text) == length ? ts_program_parse(text, out) : refuse_nul(text);
     if (status != TS_OK) tsi_error_prefix("%s", path);
     tsi_free(text);
     return status;

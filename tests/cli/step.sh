@@ -106,6 +106,8 @@ succeeds "the model's and the unit's" grep -q \
     "embedding at src/model/[a-z]*[.]c:[0-9]* (.* reads move.4 while .* at src/parallel/gather.c:" "$work/races.txt"
 sed 's/^operator/opperator/' "$work/a.txt" > "$work/word.txt"
 refuses "a word that is none" "did you mean 'operator'" step check "$work/word.txt"
+printf 'step 1\nranks 1\nrank\000 0\n' > "$work/nul.txt"
+refuses "a NUL" "step, line 3: there is a NUL in it" step check "$work/nul.txt"
 refuses "a file that is none" "cannot be opened" step check "$work/none.txt"
 says "a topology that is none" 2 "--topology: 'none' is neither" \
     "$tessera" step show "$work/a.txt" --topology none
