@@ -84,7 +84,8 @@ static bool differ_head(const tsi_step *a, const tsi_step *b, tsi_text *why)
     return false;
 }
 
-static bool differ_values(const tsi_step_list *a, const tsi_step_list *b, int32_t rank,
+/* `rank` is the one that is named. */
+static bool differ_values(const tsi_step_list *a, const tsi_step_list *b, int64_t rank,
                           tsi_text *why)
 {
     for (int32_t v = 0; v < a->value_count && v < b->value_count; v++) {
@@ -92,19 +93,20 @@ static bool differ_values(const tsi_step_list *a, const tsi_step_list *b, int32_
         if (same_text(x->name, y->name) && x->bytes == y->bytes && x->memory == y->memory &&
             x->life == y->life && same_text(x->form, y->form))
             continue;
-        tsi_text_printf(why, "value %d of rank %d: ", v + 1, rank);
+        tsi_text_printf(why, "value %d of rank %lld: ", v + 1, (long long)rank);
         tsi_step_print_value(x, why);
         tsi_text_add(why, " and ");
         tsi_step_print_value(y, why);
         return true;
     }
     if (a->peak != b->peak) {
-        tsi_text_printf(why, "peak of rank %d: %lld and %lld", rank, (long long)a->peak,
-                        (long long)b->peak);
+        tsi_text_printf(why, "peak of rank %lld: %lld and %lld", (long long)rank,
+                        (long long)a->peak, (long long)b->peak);
         return true;
     }
     if (a->value_count == b->value_count) return false;
-    tsi_text_printf(why, "rank %d has %d and %d values", rank, a->value_count, b->value_count);
+    tsi_text_printf(why, "rank %lld has %d and %d values", (long long)rank, a->value_count,
+                    b->value_count);
     return true;
 }
 
@@ -130,25 +132,26 @@ static bool same_action(const tsi_step_list *a, const tsi_action *x, const tsi_s
            same_text(x->place, y->place) && same_touches(a, x, b, y);
 }
 
-static bool differ_actions(const tsi_step *a, const tsi_step *b, int32_t rank, tsi_text *why)
+static bool differ_actions(const tsi_step *a, const tsi_step *b, int32_t list, tsi_text *why)
 {
-    const tsi_step_list *x = tsi_step_list_of(a, rank), *y = tsi_step_list_of(b, rank);
+    const tsi_step_list *x = tsi_step_list_of(a, list), *y = tsi_step_list_of(b, list);
+    long long rank = (long long)tsi_wide_shown(a, list);
     for (int32_t i = 0; i < x->action_count && i < y->action_count; i++) {
         if (same_action(x, &x->action[i], y, &y->action[i])) continue;
-        tsi_text_printf(why, "action %d of rank %d: '", i + 1, rank);
-        tsi_step_print_action(a, rank, &x->action[i], why);
+        tsi_text_printf(why, "action %d of rank %lld: '", i + 1, rank);
+        tsi_step_print_action(a, list, &x->action[i], why);
         tsi_text_add(why, "' and '");
-        tsi_step_print_action(b, rank, &y->action[i], why);
+        tsi_step_print_action(b, list, &y->action[i], why);
         tsi_text_add(why, "'");
         return true;
     }
     if (x->action_count == y->action_count) return false;
-    tsi_text_printf(why, "rank %d has %d and %d actions; the first more is '", rank,
+    tsi_text_printf(why, "rank %lld has %d and %d actions; the first more is '", rank,
                     x->action_count, y->action_count);
     if (x->action_count > y->action_count)
-        tsi_step_print_action(a, rank, &x->action[y->action_count], why);
+        tsi_step_print_action(a, list, &x->action[y->action_count], why);
     else
-        tsi_step_print_action(b, rank, &y->action[x->action_count], why);
+        tsi_step_print_action(b, list, &y->action[x->action_count], why);
     tsi_text_add(why, "'");
     return true;
 }
@@ -160,7 +163,8 @@ bool tsi_step_differ(const tsi_step *a, const tsi_step *b, tsi_text *why)
     bool differ = differ_head(a, b, text);
     int32_t ranks = a->list_count > b->list_count ? a->list_count : b->list_count;
     for (int32_t r = 0; r < ranks && !differ; r++)
-        differ = differ_values(tsi_step_list_of(a, r), tsi_step_list_of(b, r), r, text) ||
+        differ = differ_values(tsi_step_list_of(a, r), tsi_step_list_of(b, r), tsi_wide_shown(a, r),
+                               text) ||
                  differ_actions(a, b, r, text);
     tsi_text_release(&unread);
     return differ;

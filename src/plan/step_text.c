@@ -100,12 +100,11 @@ static void add_ranks(const tsi_step *step, int32_t list, tsi_text *text)
 {
     tsi_text_add(text, "rank ");
     if (!step->wide) tsi_text_int(text, list);
-    const char *comma = "";
-    for (int64_t i = 0; step->wide && i < step->wide->span_count; i++) {
-        if (step->wide->span[i].list != list) continue;
-        tsi_text_add(text, comma);
-        add_span(&step->wide->span[i], text);
-        comma = ",";
+    const tsi_ranks *span = NULL;
+    int64_t count = step->wide ? tsi_wide_spans_of(step->wide, list, &span) : 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (i > 0) tsi_text_add(text, ",");
+        add_span(&span[i], text);
     }
     tsi_text_add(text, "\n");
 }

@@ -97,8 +97,39 @@ ts_status tsi_wide_span(tsi_step *step, const tsi_ranks *span)
     if (span->first < 0 || span->last < span->first || span->last >= step->rank_count)
         return TSI_FAIL(TS_ERR_ARG, "ranks %lld..%lld of %d", (long long)span->first,
                         (long long)span->last, step->rank_count);
+    TSI_ASSERT(wide->span_count == 0 || wide->span[wide->span_count - 1].list <= span->list);
     TSI_TRY(tsi_room(&wide->span, wide->span_count, &wide->span_capacity, sizeof *wide->span,
                      "the ranks of a step"));
     wide->span[wide->span_count++] = *span;
     return TS_OK;
+}
+
+/* The first span of the list, or of a later one. */
+static int64_t first_span(const tsi_wide *wide, int32_t list)
+{
+    int64_t low = 0, high = wide->span_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (wide->span[middle].list < list)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int64_t tsi_wide_spans_of(const tsi_wide *wide, int32_t list, const tsi_ranks **first)
+{
+    int64_t begin = first_span(wide, list), end = begin;
+    while (end < wide->span_count && wide->span[end].list == list)
+        end++;
+    *first = end > begin ? &wide->span[begin] : NULL;
+    return end - begin;
+}
+
+int64_t tsi_wide_shown(const tsi_step *step, int32_t list)
+{
+    const tsi_ranks *first = NULL;
+    if (!step->wide || tsi_wide_spans_of(step->wide, list, &first) == 0) return list;
+    return first->first;
 }

@@ -42,7 +42,12 @@ ts_status tsi_step_widen(tsi_step *step);
 void tsi_wide_destroy(tsi_wide *wide); /* accepts NULL */
 /* "8:1" or "16:8,8:1". */
 ts_status tsi_wide_family(tsi_step *step, const char *name, const tsi_family *family, int32_t *out);
+/* Of the list of the span before, or of a later one. */
 ts_status tsi_wide_span(tsi_step *step, const tsi_ranks *span);
+/* How many spans the list has, from *first on. */
+int64_t tsi_wide_spans_of(const tsi_wide *wide, int32_t list, const tsi_ranks **first);
+/* The rank that sentences name for a list: itself, or the first of those that have it. */
+int64_t tsi_wide_shown(const tsi_step *step, int32_t list);
 static inline bool tsi_step_is_family(const tsi_step *step, int32_t group)
 {
     return step->wide && group < step->wide->family_count && step->wide->family[group].digits > 0;
