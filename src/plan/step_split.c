@@ -320,41 +320,75 @@ static bool same_whole(const tsi_action *a, const tsi_action *b)
            a->queue == b->queue && strcmp(whole_name(a), whole_name(b)) == 0;
 }
 
-/* The part that stands behind action `at` of the same whole, or before it; -1: none. */
-static int32_t next_part(const tsi_step_list *list, int32_t at, int32_t way)
+static bool is_of_whole(const void *value, const void *wanted)
 {
-    tsi_part_name part;
-    for (int32_t i = at + way; i >= 0 && i < list->action_count; i += way)
-        if (tsi_is_part(&list->action[i], &part) && same_whole(&list->action[i], &list->action[at]))
-            return i;
-    return -1;
+    return same_whole(value, wanted);
 }
 
-static bool is_followed(const tsi_step_list *list, int32_t at, const tsi_part_name *part,
-                        int32_t way)
+static uint64_t whole_key(const tsi_action *a)
 {
-    tsi_part_name other;
-    int32_t end = way > 0 ? part->count - 1 : 0, next = next_part(list, at, way);
-    if (part->index == end) return true;
-    return next >= 0 && tsi_is_part(&list->action[next], &other) && other.count == part->count &&
-           other.index == part->index + way;
+    uint64_t h = tsi_hash_text(1, whole_name(a));
+    h = tsi_hash_mix(h, (uint64_t)a->kind << 32 | (uint32_t)a->group);
+    return tsi_hash_mix(h, (uint64_t)a->channel << 32 | (uint32_t)a->queue);
+}
+
+/* Is b the part behind a, or before it, if there is to be one? NULL: b is not there. */
+static bool goes_on(const tsi_action *a, const tsi_action *b, int32_t way)
+{
+    tsi_part_name part, other;
+    (void)tsi_is_part(a, &part);
+    if (part.index == (way > 0 ? part.count - 1 : 0)) return true;
+    return b && tsi_is_part(b, &other) && other.count == part.count &&
+           other.index == part.index + way;
+}
+
+static ts_status refuse_part(const tsi_step *step, int64_t rank, const tsi_action *a, int32_t way,
+                             tsi_findings *found)
+{
+    tsi_part_name part;
+    tsi_text text = { 0 };
+    (void)tsi_is_part(a, &part);
+    tsi_step_cite(step, rank, (int32_t)(a - tsi_step_list_of(step, rank)->action), &text);
+    tsi_text_printf(&text, " is not %s part %d of %d: that is missing, or elsewhere",
+                    way > 0 ? "followed by" : "preceded by", part.index + way + 1, part.count);
+    return tsi_step_refuse(found, TSI_FINDING_UNMET, &text);
+}
+
+/* A part beside the one before it of its whole; it is the latest of that from now on. */
+static ts_status meet_part(const tsi_step *step, int64_t rank, tsi_action *a, tsi_map *latest,
+                           tsi_findings *found)
+{
+    const tsi_action *before = tsi_map_remove(latest, whole_key(a), is_of_whole, a);
+    if (!goes_on(a, before, -1)) TSI_TRY(refuse_part(step, rank, a, -1, found));
+    if (before && !goes_on(before, a, 1)) TSI_TRY(refuse_part(step, rank, before, 1, found));
+    return tsi_map_insert(latest, whole_key(a), a);
+}
+
+/* Those behind which there is none. */
+static ts_status end_parts(const tsi_step *step, int64_t rank, const tsi_map *latest,
+                           tsi_findings *found)
+{
+    const tsi_step_list *list = tsi_step_list_of(step, rank);
+    tsi_part_name part;
+    for (int32_t i = 0; latest->count > 0 && i < list->action_count; i++) {
+        const tsi_action *a = &list->action[i];
+        if (!tsi_is_part(a, &part) || goes_on(a, NULL, 1)) continue;
+        if (tsi_map_find(latest, whole_key(a), is_of_whole, a) == a)
+            TSI_TRY(refuse_part(step, rank, a, 1, found));
+    }
+    return TS_OK;
 }
 
 ts_status tsi_step_prove_parts(const tsi_step *step, int64_t rank, tsi_findings *found)
 {
     const tsi_step_list *list = tsi_step_list_of(step, rank);
     tsi_part_name part;
-    for (int32_t i = 0; i < list->action_count; i++) {
-        if (!tsi_is_part(&list->action[i], &part)) continue;
-        for (int32_t way = -1; way <= 1; way += 2) {
-            if (is_followed(list, i, &part, way)) continue;
-            tsi_text text = { 0 };
-            tsi_step_cite(step, rank, i, &text);
-            tsi_text_printf(&text, " is not %s part %d of %d: that is missing, or elsewhere",
-                            way > 0 ? "followed by" : "preceded by", part.index + way + 1,
-                            part.count);
-            TSI_TRY(tsi_step_refuse(found, TSI_FINDING_UNMET, &text));
-        }
-    }
-    return TS_OK;
+    tsi_map latest = { 0 };
+    ts_status status = TS_OK;
+    for (int32_t i = 0; i < list->action_count && status == TS_OK; i++)
+        if (tsi_is_part(&list->action[i], &part))
+            status = meet_part(step, rank, &list->action[i], &latest, found);
+    if (status == TS_OK) status = end_parts(step, rank, &latest, found);
+    tsi_map_release(&latest);
+    return status;
 }

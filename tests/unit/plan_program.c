@@ -435,6 +435,27 @@ TS_TEST(wide_stands_before_groups)
     ts_program_destroy(program);
 }
 
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* The parts of a whole find each other among those of all others before the test's deadline. */
+TS_TEST(parts_of_many_operations_are_all_there)
+{
+    enum { WHOLES = 40000 };
+    tsi_text text = { 0 };
+    wanted w = { .kind = "unmet",
+                 .says = "part.1/2.w77 over=g (action 78 of rank 0) is not followed "
+                         "by part 2 of 2" };
+    tsi_text_add(&text, "step 1\nranks 1\nqueue c\ngroup g 0\nrank 0\n");
+    for (int part = 1; part <= 2; part++)
+        for (int i = 0; i < WHOLES; i++)
+            if (part == 1 || i != 77)
+                tsi_text_printf(&text, "gather part.%d/2.w%d over=g queue=c bytes=4\n", part, i);
+    TEST_CHECK(t, check(t, text.data, NULL, &w) == 1);
+    TEST_SAY(t, w.found == 1, "%s", w.all.data);
+    tsi_text_release(&w.all);
+    tsi_text_release(&text);
+}
+
 /* ---- ties ------------------------------------------------------------------------------------ */
 
 /* A wait for everything is tied to the one before, and no further back. */
