@@ -189,9 +189,11 @@ static int32_t number_classes(narrow *n, int64_t slots)
     return count;
 }
 
-/* Apart from the seeds of keys in high bits: mixing begins with "exclusive or", and a class that
- * met its own key there would be taken for another. */
-static const uint64_t member_seed = 0x6a09e667f3bcc908u;
+/* Mixing begins with "exclusive or", so that small numbers would meet each other there: class 2
+ * with a peer of class 1 was class 3 alone. Each kind of number has high bits of its own, and only
+ * what was mixed is mixed further. */
+static const uint64_t list_seed = 0xa54ff53a5f1d36f1u, class_seed = 0xbb67ae8584caa73bu;
+static const uint64_t member_seed = 0x6a09e667f3bcc908u, peer_seed = 0x3c6ef372fe94f82bu;
 
 static void add_groups(narrow *n, int32_t group)
 {
@@ -211,7 +213,8 @@ static void add_peers(narrow *n)
         const uses *u = &n->use[n->list[r]];
         for (int32_t i = 0; i < u->away_count; i++) {
             int64_t peer = r + u->away[i];
-            n->key[r] = tsi_hash_mix(n->key[r], (uint64_t)n->class_[peer]);
+            uint64_t class_ = tsi_hash_mix(peer_seed, (uint64_t)n->class_[peer]);
+            n->key[r] = tsi_hash_mix(n->key[r], class_);
         }
     }
 }
@@ -221,7 +224,7 @@ static ts_status refine(narrow *n, int64_t slots)
 {
     int64_t looks = 0;
     for (int64_t r = 0; r < n->ranks; r++)
-        n->key[r] = tsi_hash_mix(1, (uint64_t)(n->list[r] + 1));
+        n->key[r] = tsi_hash_mix(list_seed, (uint64_t)(n->list[r] + 1));
     for (int32_t before = 0; n->classes != before || before == 0;) {
         before = n->classes;
         n->classes = number_classes(n, slots);
@@ -233,7 +236,7 @@ static ts_status refine(narrow *n, int64_t slots)
                             "rounds; %lld ranks cannot be looked at more often",
                             n->classes, (long long)(looks / n->ranks), (long long)n->ranks);
         for (int64_t r = 0; r < n->ranks; r++)
-            n->key[r] = tsi_hash_mix(2, (uint64_t)n->class_[r]);
+            n->key[r] = tsi_hash_mix(class_seed, (uint64_t)n->class_[r]);
         for (int32_t g = 0; g < n->step->group_count; g++)
             if (tsi_step_is_family(n->step, g)) add_groups(n, g);
         add_peers(n);

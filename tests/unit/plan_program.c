@@ -647,6 +647,18 @@ TS_TEST(distances_beyond_the_ranks_are_seen_at_once)
     tsi_text_release(&w.all);
 }
 
+/* A class with a peer of another is none without any: of four ranks there are four, for good. */
+TS_TEST(classes_of_ranks_stay_apart)
+{
+    wanted w = { .kind = "unmet", .says = "receive h from=1 (action 1 of rank 2)" };
+    int64_t found = check(t,
+                          "step 1\nranks 4\nwide\nrank 0\nsend h to=+1\n"
+                          "rank 1..2\nreceive h from=-1\n",
+                          NULL, &w);
+    TEST_SAY(t, found == 1 && w.found == 1, "%lld: %s", (long long)found, w.all.data);
+    tsi_text_release(&w.all);
+}
+
 /* What is asked of a program is no failure of who asks, whatever the answer. */
 static void check_on_rank(test *t, const char *text, const char *kind, const char *says)
 {
