@@ -264,6 +264,28 @@ static bool any_within(const narrow *n)
     return false;
 }
 
+static bool takes_part(const narrow *n, int32_t class_, int32_t group)
+{
+    int32_t list = n->list[n->first[class_]];
+    return list >= 0 && n->use[list].group[group];
+}
+
+enum { GROUP_NAME = TSI_STEP_NAME_MAX + 1 };
+/* By the least class that takes part, of which each is in one kind of group: one that does not may
+ * be in several. Of a name that is too long the number is said. */
+static void name_group(const narrow *n, int32_t group, const int32_t *member, int32_t copy,
+                       char out[GROUP_NAME])
+{
+    enum { WHOLE = 230, CUT = 210 };
+    const char *name = n->step->group[group].name;
+    while (!takes_part(n, *member - copy * n->classes, group))
+        member++; /* who asks does */
+    if (strlen(name) <= WHOLE)
+        (void)snprintf(out, GROUP_NAME, "%.*s.%d", WHOLE, name, *member);
+    else
+        (void)snprintf(out, GROUP_NAME, "%.*s~%d.%d", CUT, name, group, *member);
+}
+
 /* Classes of the group that a class is in, each once, ascending. */
 static ts_status make_group(narrow *n, int32_t group, int32_t class_, int32_t copy, int32_t *out)
 {
@@ -278,8 +300,8 @@ static ts_status make_group(narrow *n, int32_t group, int32_t class_, int32_t co
     qsort(member, (size_t)size, sizeof *member, compare_numbers);
     for (int64_t i = 0; i < size; i++)
         if (i == 0 || member[i] != member[count - 1]) member[count++] = member[i];
-    char name[TSI_STEP_NAME_MAX + 16];
-    snprintf(name, sizeof name, "%.230s.%d", wide->name, member[0]);
+    char name[GROUP_NAME];
+    name_group(n, group, member, copy, name);
     ts_status status = tsi_step_group_of(n->out, name, member, count, out);
     tsi_free(member);
     if (status != TS_OK) return status;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_wide.c - a wide step, checked by classes of ranks, against the same step written down rank
  * by rank: random lists of stages, groups inside and across them, with mistakes in some: what is
- * found is of the same kinds. */
+ * found is of the same kinds. And ranks that do anything, or nothing, in any groups: something is
+ * wrong with both texts, or with neither. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,4 +186,160 @@ TS_TEST_LONG(wide_steps_are_what_their_ranks_are, 120)
         tsi_text_release(&whole);
     }
     TEST_CHECK(t, good > 400 && bad > 400);
+}
+
+/* ---- ranks that do anything ------------------------------------------------------------------ */
+
+enum { LOOSE_RANKS = 12, LOOSE_LISTS = 3, LOOSE_LINES = 12, FAMILIES = 2 };
+
+typedef struct loose_line {
+    int family; /* of a collective; -1: a message with the rank so far away */
+    int away, bytes, channel;
+    bool sends;
+} loose_line;
+
+typedef struct loose {
+    int ranks, own[LOOSE_RANKS]; /* the list of a rank; -1: it does nothing */
+    int size[FAMILIES], apart[FAMILIES];
+    loose_line line[LOOSE_LISTS][LOOSE_LINES];
+    int count[LOOSE_LISTS];
+} loose;
+
+static void insert(test *t, loose *w, int list, loose_line line)
+{
+    if (list < 0 || w->count[list] == LOOSE_LINES) return;
+    loose_line *all = w->line[list];
+    int at = below(t, w->count[list] + 1);
+    memmove(&all[at + 1], &all[at], (size_t)(w->count[list]++ - at) * sizeof *all);
+    all[at] = line;
+}
+
+/* The list of all ranks that are so far from those of a list; -2: they are of several, or of
+ * one that has others too. */
+static int list_at(const loose *w, int list, int away)
+{
+    int other = -3;
+    for (int r = 0; r < w->ranks; r++) {
+        if (w->own[r] != list) continue;
+        if (r + away < 0 || r + away >= w->ranks) return -2;
+        int own = w->own[r + away];
+        if (other != -3 && own != other) return -2;
+        other = own;
+    }
+    return other;
+}
+
+/* Most messages are received by whom they are for; some are sent all the same. */
+static void draw_message(test *t, loose *w, int list)
+{
+    int away = below(t, 2 * w->ranks - 1) - w->ranks + 1, channel = below(t, 4) == 0;
+    int other = away ? list_at(w, list, away) : -2;
+    loose_line line = { -1, away, 8, channel, true };
+    if (other < 0 && (other != -1 || below(t, 4) > 0)) return;
+    bool meets = other >= 0 && list_at(w, other, -away) == list;
+    if (!meets && below(t, 4) > 0) return;
+    insert(t, w, list, line);
+    line.away = -away;
+    line.sends = false;
+    if (meets) insert(t, w, other, line);
+}
+
+static void draw_loose(test *t, loose *w)
+{
+    static const int counts[] = { 2, 3, 4, 4, 6, 8, 8, 12 };
+    *w = (loose){ .ranks = counts[below(t, 8)] };
+    int lists = 1 + below(t, LOOSE_LISTS), block = 1 + below(t, w->ranks);
+    for (int f = 0; f < FAMILIES; f++) {
+        do {
+            w->size[f] = 1 + below(t, w->ranks);
+            w->apart[f] = 1 + below(t, w->ranks);
+        } while (w->ranks % (w->size[f] * w->apart[f]) != 0);
+    }
+    for (int r = 0; r < w->ranks; r++)
+        w->own[r] = r % block ? w->own[r - 1] : below(t, lists + 1) - 1;
+    for (int s = 0; s < lists; s++)
+        for (int k = below(t, 5); k > 0; k--) {
+            if (below(t, 2))
+                insert(t, w, s, (loose_line){ .family = below(t, FAMILIES), .bytes = 8 });
+            else
+                draw_message(t, w, s);
+        }
+}
+
+static void put_loose_line(const loose *w, const loose_line *line, int rank, tsi_text *out)
+{
+    const char *key = line->sends ? "send h to" : "receive h from";
+    if (line->family < 0 && rank < 0)
+        tsi_text_printf(out, "%s=%+d", key, line->away);
+    else if (line->family < 0)
+        tsi_text_printf(out, "%s=%d", key, rank + line->away);
+    else
+        tsi_text_printf(out, "all_reduce r over=f%d", line->family);
+    if (line->family >= 0 && rank >= 0) {
+        int apart = w->apart[line->family], size = w->size[line->family];
+        tsi_text_printf(out, ".%d", rank - rank / apart % size * apart);
+    }
+    tsi_text_printf(out, " bytes=%d channel=%d\n", line->bytes, line->channel);
+}
+
+static void put_loose_wide(const loose *w, tsi_text *out)
+{
+    tsi_text_printf(out, "step 1\nranks %d\nwide\n", w->ranks);
+    for (int f = 0; f < FAMILIES; f++)
+        tsi_text_printf(out, "groups f%d %d:%d\n", f, w->size[f], w->apart[f]);
+    for (int s = 0; s < LOOSE_LISTS; s++) {
+        const char *comma = "rank ";
+        for (int r = 0; r < w->ranks; r++) {
+            if (w->own[r] != s) continue;
+            tsi_text_printf(out, "%s%d", comma, r);
+            comma = ",";
+        }
+        if (comma[0] != ',') continue;
+        tsi_text_add(out, "\n");
+        for (int k = 0; k < w->count[s]; k++)
+            put_loose_line(w, &w->line[s][k], -1, out);
+    }
+}
+
+static void put_loose_whole(const loose *w, tsi_text *out)
+{
+    tsi_text_printf(out, "step 1\nranks %d\n", w->ranks);
+    for (int f = 0; f < FAMILIES; f++)
+        for (int base = 0; base < w->ranks; base++) {
+            if (base / w->apart[f] % w->size[f] != 0) continue;
+            tsi_text_printf(out, "group f%d.%d %d", f, base, base);
+            for (int i = 1; i < w->size[f]; i++)
+                tsi_text_printf(out, ",%d", base + i * w->apart[f]);
+            tsi_text_add(out, "\n");
+        }
+    for (int r = 0; r < w->ranks; r++) {
+        tsi_text_printf(out, "rank %d\n", r);
+        for (int k = 0; w->own[r] >= 0 && k < w->count[w->own[r]]; k++)
+            put_loose_line(w, &w->line[w->own[r]][k], r, out);
+    }
+}
+
+TS_TEST_LONG(ranks_may_do_anything_in_any_groups, 120)
+{
+    int64_t good = 0, bad = 0;
+    for (int round = 0; round < 4000 && !test_failed(t); round++) {
+        loose w;
+        tsi_text wide = { 0 }, whole = { 0 };
+        tsi_findings few = { 0 }, many = { 0 };
+        draw_loose(t, &w);
+        put_loose_wide(&w, &wide);
+        put_loose_whole(&w, &whole);
+        if (find(t, &wide, &few) && find(t, &whole, &many)) {
+            TEST_SAY(t, (few.total > 0) == (many.total > 0), "%s by classes, %s by ranks\n%s",
+                     few.count ? few.item[0].text : "nothing",
+                     many.count ? many.item[0].text : "nothing", wide.data);
+            good += many.total == 0;
+            bad += many.total > 0;
+        }
+        tsi_findings_release(&few);
+        tsi_findings_release(&many);
+        tsi_text_release(&wide);
+        tsi_text_release(&whole);
+    }
+    TEST_SAY(t, good > 400 && bad > 400, "%lld good, %lld bad", (long long)good, (long long)bad);
 }

@@ -659,6 +659,35 @@ TS_TEST(classes_of_ranks_stay_apart)
     tsi_text_release(&w.all);
 }
 
+/* Ranks that do nothing are of one class, whoever is in their groups. */
+TS_TEST(groups_with_ranks_that_do_nothing_stay_apart)
+{
+    wanted w = { .kind = "unmet", .says = ") is met by nothing on rank 0: of group g." };
+    int64_t found = check(t,
+                          "step 1\nranks 6\nwide\ngroups g 2:3\nrank 3\noperator a\n"
+                          "all_reduce over=g bytes=8\nrank 4\nall_reduce over=g bytes=8\n",
+                          NULL, &w);
+    TEST_SAY(t, found == 2 && w.found == 2, "%lld: %s", (long long)found, w.all.data);
+    tsi_text_release(&w.all);
+}
+
+TS_TEST(groups_of_long_names_stay_apart)
+{
+    tsi_text text = { 0 };
+    wanted w = { 0 };
+    char name[241] = "";
+    memset(name, 'g', sizeof name - 1);
+    tsi_text_printf(&text, "step 1\nranks 4\nwide\ngroups %s.x 2:1\ngroups %s.y 2:2\n", name, name);
+    tsi_text_printf(&text,
+                    "rank 0..1\noperator a\nall_reduce over=%s.x\nall_reduce over=%s.y\n"
+                    "rank 2..3\nall_reduce over=%s.x\nall_reduce over=%s.y\n",
+                    name, name, name, name);
+    int64_t found = check(t, text.data, NULL, &w);
+    TEST_SAY(t, found == 0, "%lld: %s", (long long)found, w.all.data);
+    tsi_text_release(&w.all);
+    tsi_text_release(&text);
+}
+
 /* What is asked of a program is no failure of who asks, whatever the answer. */
 static void check_on_rank(test *t, const char *text, const char *kind, const char *says)
 {
